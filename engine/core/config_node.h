@@ -1,0 +1,52 @@
+// A parsed settings tree that remembers where each value stood, so that a bad value can be
+// reported by file, line and column long after parsing. YAML in, canonical JSON out.
+#ifndef SERVELAB_CORE_CONFIG_NODE_H_
+#define SERVELAB_CORE_CONFIG_NODE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/check.h"
+
+namespace servelab {
+
+struct ConfigNode {
+  enum class Kind { kNull, kScalar, kList, kMap };
+  Kind kind = Kind::kNull;
+  std::string scalar;
+  bool quoted = false;  // a quoted scalar is always a string
+  std::vector<ConfigNode> items;
+  std::vector<std::pair<std::string, ConfigNode>> members;  // in file order, keys unique
+  SourceMark mark;
+
+  static ConfigNode map() { return ConfigNode{Kind::kMap, {}, false, {}, {}, {}}; }
+  static ConfigNode list() { return ConfigNode{Kind::kList, {}, false, {}, {}, {}}; }
+  static ConfigNode of(const std::string& text, bool quoted = true) {
+    return ConfigNode{Kind::kScalar, text, quoted, {}, {}, {}};
+  }
+
+  bool is_null() const { return kind == Kind::kNull; }
+  bool is_scalar() const { return kind == Kind::kScalar; }
+  bool is_list() const { return kind == Kind::kList; }
+  bool is_map() const { return kind == Kind::kMap; }
+
+  const ConfigNode* find(const std::string& key) const;  // null when absent
+  ConfigNode* find(const std::string& key);
+  void set(const std::string& key, ConfigNode value);  // replaces or appends
+
+  // "a.b.c": creates the maps on the way. Throws SpecError where a scalar stands in the way.
+  void set_path(const std::string& dotted_path, const ConfigNode& value);
+};
+
+// Parses a YAML file or text. Throws SpecError with the place for malformed YAML, duplicate keys,
+// aliases' cycles, or an unreadable file.
+ConfigNode parse_yaml_file(const std::string& path);
+ConfigNode parse_yaml(const std::string& text, const std::string& name_for_errors);
+
+// JSON with map keys sorted and numbers as written: equal settings give equal text.
+std::string canonical_json(const ConfigNode& node);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_CORE_CONFIG_NODE_H_

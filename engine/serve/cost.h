@@ -1,0 +1,62 @@
+// The cost of a step, as policies and the twin see it. A batch is described by aggregates, never by
+// its requests, so that costing a step takes the same time whatever its batch.
+#ifndef SERVELAB_SERVE_COST_H_
+#define SERVELAB_SERVE_COST_H_
+
+#include <cstdint>
+
+#include "engine/core/units.h"
+#include "engine/serve/plan.h"
+
+namespace servelab {
+
+// Sums over the slices of a step. A slice of one token with earlier context is a decode; any other
+// is a prefill (chunk).
+struct BatchShape {
+  std::int64_t tokens = 0;   // new positions: rows of every dense GEMM
+  std::int64_t sampled = 0;  // positions that need logits: rows of the LM head
+
+  std::int64_t prefill_requests = 0;
+  std::int64_t prefill_tokens = 0;
+  std::int64_t prefill_pairs = 0;    // (query, key) pairs: sum of n*c + n*(n+1)/2, c = earlier context
+  std::int64_t prefill_context = 0;  // keys read: sum of c + n
+
+  std::int64_t decode_requests = 0;
+  std::int64_t decode_context = 0;  // keys read: sum of c + 1
+
+  std::int64_t lora_tokens = 0;       // rows with an adapter on this device
+  std::int64_t lora_rank_tokens = 0;  // sum over those rows of the adapter's rank
+  std::int64_t lora_adapters = 0;     // distinct adapters among them
+  std::int64_t lora_rank_sum = 0;     // sum of rank over the distinct adapters
+  int lora_max_rank = 0;
+};
+
+// Where a step's time goes. The parts add up to total().
+struct StepCost {
+  TimeNs dense = 0;       // GEMMs, norms, activations, LM head, sampling
+  TimeNs attention = 0;
+  TimeNs lora = 0;        // shrink and expand of unmerged adapters
+  TimeNs collective = 0;  // tensor-parallel all-reduce
+  TimeNs host = 0;        // per-step CPU work that the device waits for
+  TimeNs total() const { return dense + attention + lora + collective + host; }
+};
+
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+
+  // One forward pass over the batch. LoRA is charged only for Exec::kUnmerged.
+  virtual StepCost step(const BatchShape& batch, Exec exec, LoraKernel kernel) const = 0;
+
+  // Folding one adapter of this rank into (or out of) the base weights.
+  virtual TimeNs merge(int rank) const = 0;
+  virtual TimeNs unmerge(int rank) const = 0;
+
+  // Host-to-device and device-to-host copies of `bytes` (pinned memory, one stream).
+  virtual TimeNs host_to_device(Bytes bytes) const = 0;
+  virtual TimeNs device_to_host(Bytes bytes) const = 0;
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_COST_H_

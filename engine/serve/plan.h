@@ -1,0 +1,81 @@
+// What a replica policy decides for one step, and the vocabulary of those decisions.
+#ifndef SERVELAB_SERVE_PLAN_H_
+#define SERVELAB_SERVE_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/core/ids.h"
+
+namespace servelab {
+
+enum class Exec : std::uint8_t {
+  kUnmerged,  // base weights untouched; LoRA computed beside them, any mix of adapters
+  kMerged,    // `StepPlan::merged` is folded into the weights; the step runs only its requests
+};
+
+// How the LoRA part of an unmerged step is computed (S-LoRA 4, Punica 4, dLoRA 6).
+enum class LoraKernel : std::uint8_t {
+  kBgmv,    // batched gather, every row padded to the batch's largest rank
+  kMbgmv,   // batched gather, each row at its own rank
+  kSgmv,    // segmented gather: rows of one adapter together
+  kEinsum,  // one-hot einsum over every adapter of the batch (dLoRA's artifact)
+};
+
+enum class LoraSite : std::uint8_t { kDevice, kHost, kRemote };
+
+enum class PreemptMode : std::uint8_t {
+  kRecompute,  // drop the KV cache; the request's tokens are prefilled again
+  kSwap,       // move the KV cache to host memory; a later slice brings it back
+};
+
+// The share of one request in one step. `tokens` new positions are computed; a slice that covers
+// all of a request's pending tokens also samples the next one.
+struct Slice {
+  RequestId request;
+  std::int32_t tokens;
+  LoraSite lora = LoraSite::kDevice;
+};
+
+struct Preemption {
+  RequestId request;
+  PreemptMode mode = PreemptMode::kRecompute;
+};
+
+// Reused between steps: a policy calls clear() and fills it. Carried out in this order: reject,
+// preempt, evict, load, slices. A plan without slices starts no step (loads still begin).
+struct StepPlan {
+  ModelId model{};
+  Exec exec = Exec::kUnmerged;
+  AdapterId merged = kBaseModel;  // with kMerged: whose weights are folded in
+  LoraKernel kernel = LoraKernel::kMbgmv;
+  double device_share = 1.0;  // share of the device's SMs, (0, 1]
+  std::vector<RequestId> reject;
+  std::vector<Preemption> preempt;
+  std::vector<AdapterId> evict;
+  std::vector<AdapterId> load;
+  std::vector<Slice> slices;
+
+  void clear() {
+    model = ModelId{};
+    exec = Exec::kUnmerged;
+    merged = kBaseModel;
+    kernel = LoraKernel::kMbgmv;
+    device_share = 1.0;
+    reject.clear();
+    preempt.clear();
+    evict.clear();
+    load.clear();
+    slices.clear();
+  }
+  bool empty() const {
+    return slices.empty() && load.empty() && evict.empty() && preempt.empty() && reject.empty();
+  }
+};
+
+const char* name(Exec exec);
+const char* name(LoraKernel kernel);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_PLAN_H_

@@ -1,0 +1,150 @@
+// Everything a run leaves behind, in memory: one record per request, binned series, events, an
+// inter-token-latency histogram and the decision log. The serving core writes it; engine/record
+// turns it into HDF5. Appending never looks at earlier entries, so recording costs the same at the
+// millionth request as at the first.
+#ifndef SERVELAB_SERVE_RECORDER_H_
+#define SERVELAB_SERVE_RECORDER_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/digest.h"
+#include "engine/core/ids.h"
+#include "engine/core/units.h"
+#include "engine/serve/cost.h"
+
+namespace servelab {
+
+enum class RequestStatus : std::uint8_t {
+  kUnfinished = 0,  // the run ended first
+  kFinished = 1,
+  kRejected = 2,  // refused by the policy or by admission; see RequestRecord::reject_reason
+};
+
+enum class RejectReason : std::uint8_t {
+  kNone = 0,
+  kTooLong = 1,       // prompt + output limit can never fit the replica's memory or context
+  kPolicy = 2,        // the policy gave it up (early abort)
+  kNoAdapterRoom = 3  // its adapter can never fit
+};
+
+// Stamps are nanoseconds since the start of the run, kUnset where the thing never happened.
+struct RequestRecord {
+  TimeNs admitted = kUnset;       // entered a step for the first time
+  TimeNs load_start = kUnset;     // its adapter began to load because of it (cold start)
+  TimeNs load_end = kUnset;
+  TimeNs prefill_start = kUnset;  // start of the step with its first slice
+  TimeNs first_token = kUnset;
+  TimeNs last_token = kUnset;
+  std::int32_t generated = 0;  // output tokens produced
+  ReplicaId replica = kNoReplica;
+  std::uint16_t preemptions = 0;
+  RequestStatus status = RequestStatus::kUnfinished;
+  RejectReason reject_reason = RejectReason::kNone;
+};
+
+enum class EventCode : std::uint8_t {
+  kLoad = 0,     // an adapter became resident; value = seconds it took
+  kEvict = 1,    // an adapter left the device
+  kMerge = 2,    // a step merged or unmerged weights; subject = adapter now merged (-1: none)
+  kPreempt = 3,  // subject = request; value = tokens of context lost or swapped
+  kReject = 4,   // subject = request
+  kMigrate = 5   // subject = request; value = destination replica
+};
+inline constexpr std::array<const char*, 6> kEventCodeNames = {"load",    "evict",  "merge",
+                                                               "preempt", "reject", "migrate"};
+
+struct EventRecord {
+  TimeNs at = 0;
+  EventCode code = EventCode::kLoad;
+  ReplicaId replica{};
+  std::int64_t subject = 0;
+  double value = 0;
+};
+
+// Values of one replica over one bin of time. Counts and times are sums over the steps that ended
+// in the bin; levels (running, waiting, ...) are as seen by the last step that ended in it.
+struct SeriesBin {
+  TimeNs start = 0;
+  ReplicaId replica{};
+  std::int64_t steps = 0;
+  std::int64_t merged_steps = 0;
+  std::int64_t batch_requests = 0;  // sum over steps of requests in the step
+  std::int64_t prompt_tokens = 0;   // prefilled in the bin
+  std::int64_t output_tokens = 0;   // sampled in the bin
+  std::int32_t running = 0;
+  std::int32_t waiting = 0;
+  std::int32_t kv_blocks_used = 0;
+  std::int32_t adapters_resident = 0;
+};
+
+// Time of one replica over the whole run, in ns, by where it went.
+struct ReplicaTotals {
+  std::int64_t steps = 0;
+  std::int64_t merged_steps = 0;
+  std::int64_t switches = 0;
+  std::int64_t loads = 0;
+  TimeNs dense = 0, attention = 0, lora = 0, collective = 0, host = 0;
+  TimeNs switching = 0;  // merge and unmerge
+  TimeNs load_wait = 0;  // steps held back by an adapter that was still loading
+  TimeNs swap = 0;       // KV moved to or from host memory
+  TimeNs busy = 0;       // sum of step durations
+  Bytes loaded_bytes = 0;
+  std::int64_t kv_blocks_total = 0;
+  std::int64_t kv_blocks_peak = 0;
+};
+
+// Policy-defined values over time (dLoRA's thresholds, say), sampled once per bin.
+struct GaugeSeries {
+  std::string name;
+  ReplicaId replica{};
+  std::vector<TimeNs> at;
+  std::vector<double> value;
+};
+
+// Log-spaced histogram: 64 bins per factor of two from 1 us, 24 doublings; relative width 1.1 %.
+class LatencyHistogram {
+ public:
+  static constexpr int kPerDoubling = 64;
+  static constexpr int kDoublings = 24;
+  static constexpr TimeNs kLowest = 1024;  // ns; anything shorter is counted in the first bin
+  void add(TimeNs duration, std::int64_t count = 1) { counts_[bin(duration)] += count; }
+  std::int64_t count() const;
+  double quantile(double q) const;  // ns, by linear interpolation inside the bin; 0 when empty
+  static int bin(TimeNs duration);
+  static double lower_edge(int bin);  // ns
+  const std::array<std::int64_t, kPerDoubling * kDoublings>& counts() const { return counts_; }
+
+ private:
+  std::array<std::int64_t, kPerDoubling * kDoublings> counts_{};
+};
+
+struct RecorderOptions {
+  TimeNs bin = from_seconds(1);
+  bool series = true;
+  bool decision_text = false;  // keep the decision log as text, not only its hash
+  bool token_times = false;    // keep every token's stamp (large)
+};
+
+struct RunRecord {
+  RecorderOptions options;
+  std::vector<RequestRecord> requests;  // indexed by RequestId
+  std::vector<SeriesBin> series;
+  std::vector<GaugeSeries> gauges;
+  std::vector<EventRecord> events;
+  std::vector<ReplicaTotals> replicas;
+  LatencyHistogram itl;                      // gaps between consecutive tokens of a request
+  std::vector<std::int64_t> token_offsets;   // with token_times: requests + 1 entries
+  std::vector<TimeNs> token_times;           // with token_times: ragged, by request
+  std::string decisions;                     // with decision_text: one line per plan
+  StreamHash decision_hash;                  // of every plan, always
+  TimeNs end = 0;                            // stamp of the last event
+  std::int64_t steps = 0;
+  std::vector<std::string> invalid_reasons;  // empty: VALID
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_RECORDER_H_

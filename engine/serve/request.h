@@ -1,0 +1,37 @@
+// What a workload hands to the serving core: adapters and requests, in arrival order.
+#ifndef SERVELAB_SERVE_REQUEST_H_
+#define SERVELAB_SERVE_REQUEST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/ids.h"
+#include "engine/core/units.h"
+
+namespace servelab {
+
+struct Adapter {
+  std::string name;
+  ModelId model{};
+  int rank = 0;     // LoRA rank r, >= 1
+  Bytes bytes = 0;  // size of all its A and B matrices on one device group
+};
+
+struct Request {
+  TimeNs arrival = 0;  // when the client sends it; latency counts from here
+  AdapterId adapter = kBaseModel;
+  ModelId model{};
+  std::int32_t prompt_tokens = 0;        // >= 1
+  std::int32_t output_tokens = 0;        // >= 1; true length, known to the workload alone
+  std::int32_t output_limit_tokens = 0;  // >= output_tokens; the client's max_tokens
+};
+
+struct Workload {
+  std::vector<Adapter> adapters;  // indexed by AdapterId
+  std::vector<Request> requests;  // indexed by RequestId, sorted by arrival
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_REQUEST_H_
