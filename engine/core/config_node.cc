@@ -1,0 +1,204 @@
+#include "engine/core/config_node.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace servelab {
+namespace {
+
+constexpr int kMaxDepth = 64;
+
+SourceMark mark_of(const YAML::Mark& mark, const std::string& file) {
+  if (mark.is_null()) return {file, 0, 0};
+  return {file, mark.line + 1, mark.column + 1};
+}
+
+ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth) {
+  ConfigNode node;
+  node.mark = mark_of(yaml.Mark(), file);
+  if (depth > kMaxDepth) throw SpecError(node.mark, "nested deeper than 64 levels");
+  switch (yaml.Type()) {
+    case YAML::NodeType::Undefined:
+    case YAML::NodeType::Null:
+      break;
+    case YAML::NodeType::Scalar:
+      node.kind = ConfigNode::Kind::kScalar;
+      node.scalar = yaml.Scalar();
+      node.quoted = yaml.Tag() == "!";
+      break;
+    case YAML::NodeType::Sequence:
+      node.kind = ConfigNode::Kind::kList;
+      for (const YAML::Node& item : yaml) node.items.push_back(convert(item, file, depth + 1));
+      break;
+    case YAML::NodeType::Map:
+      node.kind = ConfigNode::Kind::kMap;
+      for (const auto& member : yaml) {
+        const YAML::Node& key = member.first;
+        const YAML::Node& value = member.second;
+        const SourceMark at = mark_of(key.Mark(), file);
+        if (!key.IsScalar()) throw SpecError(at, "a key must be plain text");
+        if (node.find(key.Scalar()) != nullptr) {
+          throw SpecError(at, "key '" + key.Scalar() + "' is given twice");
+        }
+        ConfigNode child = convert(value, file, depth + 1);
+        child.mark = at;  // messages about a value point at its key
+        node.members.emplace_back(key.Scalar(), std::move(child));
+      }
+      break;
+  }
+  return node;
+}
+
+bool is_json_number(const std::string& text) {
+  std::size_t i = text.size() > 1 && text[0] == '-' ? 1 : 0;
+  if (i >= text.size() || text[i] < '0' || text[i] > '9') return false;
+  if (text[i] == '0' && i + 1 < text.size() && text[i + 1] >= '0' && text[i + 1] <= '9') {
+    return false;
+  }
+  bool seen_point = false;
+  bool seen_exponent = false;
+  for (; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c >= '0' && c <= '9') continue;
+    if (c == '.' && !seen_point && !seen_exponent && i + 1 < text.size()) {
+      seen_point = true;
+    } else if ((c == 'e' || c == 'E') && !seen_exponent && i + 1 < text.size()) {
+      seen_exponent = true;
+      if ((text[i + 1] == '-' || text[i + 1] == '+') && i + 2 < text.size()) ++i;
+    } else {
+      return false;
+    }
+  }
+  return text.back() != '.';
+}
+
+void append_json_string(const std::string& text, std::string* out) {
+  *out += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      *out += '\\';
+      *out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
+      *out += escaped;
+    } else {
+      *out += c;
+    }
+  }
+  *out += '"';
+}
+
+void append_json(const ConfigNode& node, std::string* out) {
+  switch (node.kind) {
+    case ConfigNode::Kind::kNull:
+      *out += "null";
+      return;
+    case ConfigNode::Kind::kScalar:
+      if (!node.quoted &&
+          (node.scalar == "true" || node.scalar == "false" || is_json_number(node.scalar))) {
+        *out += node.scalar;
+      } else {
+        append_json_string(node.scalar, out);
+      }
+      return;
+    case ConfigNode::Kind::kList: {
+      *out += '[';
+      bool first = true;
+      for (const ConfigNode& item : node.items) {
+        if (!first) *out += ',';
+        first = false;
+        append_json(item, out);
+      }
+      *out += ']';
+      return;
+    }
+    case ConfigNode::Kind::kMap: {
+      std::vector<const std::pair<std::string, ConfigNode>*> sorted;
+      for (const auto& member : node.members) sorted.push_back(&member);
+      std::sort(sorted.begin(), sorted.end(),
+                [](const auto* a, const auto* b) { return a->first < b->first; });
+      *out += '{';
+      bool first = true;
+      for (const auto* member : sorted) {
+        if (!first) *out += ',';
+        first = false;
+        append_json_string(member->first, out);
+        *out += ':';
+        append_json(member->second, out);
+      }
+      *out += '}';
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+const ConfigNode* ConfigNode::find(const std::string& key) const {
+  for (const auto& [name, value] : members) {
+    if (name == key) return &value;
+  }
+  return nullptr;
+}
+
+ConfigNode* ConfigNode::find(const std::string& key) {
+  return const_cast<ConfigNode*>(std::as_const(*this).find(key));
+}
+
+void ConfigNode::set(const std::string& key, ConfigNode value) {
+  kind = Kind::kMap;
+  if (ConfigNode* existing = find(key)) {
+    *existing = std::move(value);
+  } else {
+    members.emplace_back(key, std::move(value));
+  }
+}
+
+void ConfigNode::set_path(const std::string& dotted_path, const ConfigNode& value) {
+  const std::size_t dot = dotted_path.find('.');
+  if (dot == std::string::npos) {
+    set(dotted_path, value);
+    return;
+  }
+  const std::string head = dotted_path.substr(0, dot);
+  if (find(head) == nullptr || find(head)->is_null()) set(head, map());
+  ConfigNode* child = find(head);
+  if (!child->is_map()) {
+    throw SpecError(value.mark, "cannot set '" + dotted_path + "': '" + head + "' is not a map");
+  }
+  child->set_path(dotted_path.substr(dot + 1), value);
+}
+
+ConfigNode parse_yaml(const std::string& text, const std::string& name_for_errors) {
+  try {
+    return convert(YAML::Load(text), name_for_errors, 0);
+  } catch (const YAML::Exception& error) {
+    throw SpecError(mark_of(error.mark, name_for_errors), "not valid YAML: " + error.msg);
+  }
+}
+
+ConfigNode parse_yaml_file(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw SpecError(path + ": is a folder, expected a YAML file");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw SpecError(path + ": cannot be read; check the path");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return parse_yaml(text.str(), path);
+}
+
+std::string canonical_json(const ConfigNode& node) {
+  std::string out;
+  append_json(node, &out);
+  return out;
+}
+
+}  // namespace servelab

@@ -1,0 +1,78 @@
+// A backend carries plans out. It is always asynchronous: submit, then an event on the Timeline.
+#ifndef SERVELAB_SERVE_BACKEND_H_
+#define SERVELAB_SERVE_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "engine/core/ids.h"
+#include "engine/core/units.h"
+#include "engine/serve/cost.h"
+#include "engine/serve/plan.h"
+#include "engine/serve/timeline.h"
+
+namespace servelab {
+
+// A verified step, ready to run.
+struct StepWork {
+  ReplicaId replica{};
+  std::uint32_t slot = 0;  // subject of the completion event, with the replica
+  std::span<const Slice> slices;
+  std::span<const AdapterId> adapters;  // distinct, in order of first use
+  BatchShape shape;
+  Exec exec = Exec::kUnmerged;
+  LoraKernel kernel = LoraKernel::kMbgmv;
+  double device_share = 1.0;
+  AdapterId unmerge = kBaseModel;  // fold this out of the weights first
+  AdapterId merge = kBaseModel;    // then fold this in
+  int unmerge_rank = 0;
+  int merge_rank = 0;
+  Bytes swap_in = 0;   // KV to bring back from host memory before the step
+  Bytes swap_out = 0;  // KV to move out before the step
+};
+
+// Where the time of a finished step went.
+struct StepTiming {
+  TimeNs load_wait = 0;  // held back by loads in progress
+  TimeNs swap = 0;
+  TimeNs switching = 0;
+  StepCost cost;
+  TimeNs busy() const { return swap + switching + cost.total(); }
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Why this plan cannot be carried out here, or null. Asked before anything is changed.
+  virtual const char* unsupported(const StepPlan& plan) const = 0;
+  virtual int max_steps_in_flight() const = 0;
+  virtual const CostModel& cost() const = 0;
+
+  // Begins a copy of an adapter (or a whole model) of `bytes` to the device; kLoadDone follows,
+  // with subject replica << 32 | adapter.
+  virtual void load(ReplicaId replica, AdapterId adapter, Bytes bytes) = 0;
+
+  // Begins a step, which waits for its adapters' loads; kStepDone follows, with subject
+  // replica << 32 | slot. Spans in `work` are valid during the call only.
+  virtual void submit(const StepWork& work) = 0;
+
+  // The timing of a step whose kStepDone has been delivered.
+  virtual StepTiming collect(ReplicaId replica, std::uint32_t slot) = 0;
+};
+
+constexpr std::uint64_t pack_subject(ReplicaId replica, std::uint32_t low) {
+  return static_cast<std::uint64_t>(replica) << 32 | low;
+}
+
+// The digital twin: durations from the cost model, on a virtual timeline. `timeline` and `cost`
+// outlive it. Loads and swaps of one replica share its host link and queue on it.
+std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* cost,
+                                           std::size_t replicas);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_BACKEND_H_

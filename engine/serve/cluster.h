@@ -1,0 +1,78 @@
+// A cluster of replicas under one cluster policy, run from the first arrival to the last event.
+#ifndef SERVELAB_SERVE_CLUSTER_H_
+#define SERVELAB_SERVE_CLUSTER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/serve/backend.h"
+#include "engine/serve/policy.h"
+#include "engine/serve/recorder.h"
+#include "engine/serve/request.h"
+#include "engine/serve/timeline.h"
+#include "engine/serve/view.h"
+
+namespace servelab {
+
+// Per-replica memory, in bytes on one device group; see backend/cost_model.h for how it is derived.
+struct ReplicaMemory {
+  Bytes device = 0;              // what the engine may use in all: memory x memory_fraction
+  Bytes weights = 0;
+  Bytes activations = 0;
+  Bytes kv_per_token = 0;
+  int max_context_tokens = 4096;  // the model's
+};
+
+struct ClusterSettings {
+  int replicas = 1;
+  EngineSettings engine;
+  ReplicaMemory memory;
+  bool reveal_output_length = false;  // the technique declares the oracle
+  TimeNs stop_at = kNever;            // requests unfinished then stay kUnfinished
+};
+
+// Runs `workload` and fills `record` (options are taken from it). Throws SpecError when the model
+// or the adapters cannot fit the device, InvariantError when a policy breaks an invariant.
+// A policy that stops scheduling with requests left makes the run INVALID, with the reason.
+class Cluster {
+ public:
+  // `workload`, `backend` and `timeline` outlive the cluster. One replica policy per replica.
+  Cluster(const ClusterSettings& settings, const Workload& workload,
+          std::vector<std::unique_ptr<ReplicaPolicy>> replica_policies,
+          std::unique_ptr<ClusterPolicy> cluster_policy, Backend* backend, Timeline* timeline,
+          RunRecord* record);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  void run();
+  const ClusterView& view() const { return view_; }
+
+ private:
+  void post_next_arrival();
+  void arrive(RequestId id);
+  void migrate(const std::vector<Migration>& migrations);
+  void handle(const Event& event);
+  void plan_dirty();
+  void finish_record();
+  void mark_dirty(std::size_t replica);
+
+  ClusterSettings settings_;
+  const Workload& workload_;
+  std::unique_ptr<ClusterPolicy> policy_;
+  Backend* backend_;
+  Timeline* timeline_;
+  RunRecord* record_;
+  std::vector<RequestView> table_;
+  std::vector<std::unique_ptr<Replica>> replicas_;
+  std::vector<std::uint32_t> dirty_;  // replicas to ask for a plan
+  std::vector<bool> is_dirty_;
+  ClusterView view_;
+  std::size_t next_arrival_ = 0;
+  std::size_t done_ = 0;
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_CLUSTER_H_

@@ -1,0 +1,121 @@
+// The two interfaces of a technique, and how a technique registers itself.
+#ifndef SERVELAB_SERVE_POLICY_H_
+#define SERVELAB_SERVE_POLICY_H_
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/params.h"
+#include "engine/core/registry.h"
+#include "engine/serve/plan.h"
+#include "engine/serve/view.h"
+
+namespace servelab {
+
+// A step that has just ended.
+struct StepReport {
+  std::span<const Slice> slices;  // as planned
+  std::span<const RequestId> finished;
+  Exec exec = Exec::kUnmerged;
+  AdapterId merged = kBaseModel;
+  TimeNs duration = 0;        // start of execution to end
+  TimeNs switch_time = 0;     // of which: merging and unmerging
+};
+
+// A value that a policy wants recorded over time; `value` is read once per series bin.
+struct Gauge {
+  const char* name;
+  const double* value;
+};
+
+class ReplicaPolicy {
+ public:
+  virtual ~ReplicaPolicy() = default;
+
+  // Decides what the replica starts now. `out` comes cleared and is reused. Returns false when
+  // there is nothing to start: asked again when something changes (an arrival, a finished step or
+  // load). After a start it is asked again while the backend takes more steps in flight.
+  virtual bool plan(const ReplicaView& view, StepPlan* out) = 0;
+
+  virtual void on_step_done(const ReplicaView& /*view*/, const StepReport& /*report*/) {}
+  virtual std::vector<Gauge> gauges() const { return {}; }
+};
+
+// Adapters to hold on each replica before the first request, by replica.
+using Placement = std::vector<std::vector<AdapterId>>;
+
+struct Migration {
+  RequestId request;
+  ReplicaId to;
+};
+
+class ClusterPolicy {
+ public:
+  static constexpr const char* kRegistryName = "cluster policy";
+  virtual ~ClusterPolicy() = default;
+  virtual Placement place(const ClusterView& view);  // nothing preloaded by default
+  virtual ReplicaId route(const RoutedRequest& request, const ClusterView& view) = 0;
+  virtual TimeNs rebalance_every() const { return 0; }  // 0: never
+  virtual std::vector<Migration> rebalance(const ClusterView& /*view*/) { return {}; }
+};
+
+// How an adapter is held on the device.
+enum class AdapterForm : std::uint8_t {
+  kLora,        // A and B matrices beside shared base weights
+  kWholeModel,  // a full copy of the weights per adapter (vllm-uniform); always "merged"
+};
+
+// Engine settings that a technique may decide. Filled from the spec's `engine:` section first.
+struct EngineSettings {
+  EngineLimits limits;
+  int block_tokens = 16;
+  double memory_fraction = 0.9;  // of device memory that the engine may use
+  AdapterMemory adapter_memory = AdapterMemory::kSlots;
+  int adapter_slots = 0;         // kSlots: adapters on the device at once; 0: as many as are served
+  AdapterForm adapter_form = AdapterForm::kLora;
+
+  void fields(ParamFields& f);
+};
+
+class Technique {
+ public:
+  static constexpr const char* kRegistryName = "technique";
+  virtual ~Technique() = default;
+
+  virtual std::string summary() const = 0;  // one line
+  virtual std::string paper() const = 0;    // where it is described, with the section
+
+  // What it needs beyond slices, loads and evictions, for listings and checks.
+  struct Capabilities {
+    bool mixed_batches = false;       // several adapters in one step
+    bool merges = false;              // folds adapters into the weights
+    bool knows_output_length = false; // declared oracle: output_limit() is the true length
+  };
+  virtual Capabilities capabilities() const = 0;
+
+  virtual void fields(ParamFields& /*f*/) {}
+  virtual void configure(EngineSettings* /*engine*/) const {}
+  virtual std::unique_ptr<ReplicaPolicy> replica_policy() const = 0;
+  virtual std::string default_cluster_policy() const { return "least-loaded"; }
+};
+
+}  // namespace servelab
+
+// On the last line of a technique's file.
+#define SERVELAB_TECHNIQUE(id, Class)                                              \
+  namespace {                                                                      \
+  [[maybe_unused]] const bool registered_technique =                               \
+      ::servelab::Registry<::servelab::Technique>::instance().add(                 \
+          id, [] { return std::make_unique<Class>(); });                           \
+  }
+
+#define SERVELAB_CLUSTER_POLICY(id, Class)                                         \
+  namespace {                                                                      \
+  [[maybe_unused]] const bool registered_cluster_policy_##Class =                  \
+      ::servelab::Registry<::servelab::ClusterPolicy>::instance().add(             \
+          id, [] { return std::make_unique<Class>(); });                           \
+  }
+
+#endif  // SERVELAB_SERVE_POLICY_H_

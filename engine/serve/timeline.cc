@@ -1,0 +1,84 @@
+#include "engine/serve/timeline.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/core/check.h"
+
+namespace servelab {
+namespace {
+
+// std::*_heap keeps the largest element in front, so "larger" means "later".
+bool later(const Event& a, const Event& b) { return before(b, a); }
+
+}  // namespace
+
+std::uint64_t Timeline::post(TimeNs at, EventKind kind, std::uint64_t subject) {
+  SL_CHECK(at >= now_, "an event may not be posted in the past");
+  heap_.push_back(Event{at, kind, next_seq_, subject});
+  std::push_heap(heap_.begin(), heap_.end(), later);
+  return next_seq_++;
+}
+
+Event Timeline::pop() {
+  std::pop_heap(heap_.begin(), heap_.end(), later);
+  const Event event = heap_.back();
+  heap_.pop_back();
+  return event;
+}
+
+bool VirtualTimeline::next(Event* event) {
+  if (heap_.empty()) return false;
+  *event = pop();
+  now_ = event->at;
+  return true;
+}
+
+RealTimeline::RealTimeline()
+    : epoch_ns_(std::chrono::steady_clock::now().time_since_epoch().count()) {}
+
+TimeNs RealTimeline::wall() const {
+  return std::chrono::steady_clock::now().time_since_epoch().count() - epoch_ns_;
+}
+
+bool RealTimeline::next(Event* event) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    if (!inbox_.empty()) {
+      *event = inbox_.front();
+      inbox_.erase(inbox_.begin());
+      event->seq = next_seq_++;
+      break;
+    }
+    const TimeNs wall_now = wall();
+    if (!heap_.empty() && heap_.front().at <= wall_now) {
+      *event = pop();
+      event->at = wall_now;
+      break;
+    }
+    if (heap_.empty() && outstanding_ == 0) return false;
+    if (heap_.empty()) {
+      wake_.wait(lock);
+    } else {
+      wake_.wait_for(lock, std::chrono::nanoseconds(heap_.front().at - wall_now));
+    }
+  }
+  event->at = std::max(event->at, now_ + 1);
+  now_ = event->at;
+  return true;
+}
+
+void RealTimeline::post_now(EventKind kind, std::uint64_t subject) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  inbox_.push_back(Event{wall(), kind, 0, subject});
+  --outstanding_;
+  wake_.notify_one();
+}
+
+void RealTimeline::expect_external(int change) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  outstanding_ += change;
+  wake_.notify_one();
+}
+
+}  // namespace servelab

@@ -1,0 +1,167 @@
+// What policies may see: the information boundary. Everything here is const, kept up to date by the
+// replica, and never rebuilt. There is no clock, no random stream and no true output length.
+#ifndef SERVELAB_SERVE_VIEW_H_
+#define SERVELAB_SERVE_VIEW_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/core/ids.h"
+#include "engine/core/units.h"
+#include "engine/serve/adapter_pool.h"
+#include "engine/serve/cost.h"
+#include "engine/serve/kv_pool.h"
+#include "engine/serve/request.h"
+
+namespace servelab {
+
+class Replica;
+class Cluster;
+
+enum class Phase : std::uint8_t {
+  kPending,  // not at a replica (not arrived yet, or on its way between two)
+  kWaiting,  // at a replica, nothing on the device
+  kRunning,  // KV cache on the device; may or may not be in the next step
+  kSwapped,  // KV cache in host memory
+  kDone,     // finished or rejected
+};
+
+// A request as policies see it: 64 bytes, the hot state of the whole core.
+class RequestView {
+ public:
+  AdapterId adapter() const { return adapter_; }
+  int prompt_tokens() const { return prompt_tokens_; }
+  int generated() const { return generated_; }          // output tokens so far
+  int context() const { return context_; }              // tokens whose KV exists
+  int pending() const { return prompt_tokens_ + generated_ - context_; }  // >= 1 until done
+  int output_limit() const { return output_limit_; }    // the client's max_tokens
+  int remaining_limit() const { return output_limit_ - generated_; }
+  bool decoding() const { return pending() == 1 && context_ > 0; }
+  Phase phase() const { return phase_; }
+  bool in_step() const { return in_step_; }
+  int blocks() const { return blocks_.count; }
+
+ private:
+  friend class Replica;
+  friend class Cluster;
+  AdapterId adapter_ = kBaseModel;
+  std::int32_t prompt_tokens_ = 0;
+  std::int32_t output_limit_ = 0;
+  std::int32_t generated_ = 0;
+  std::int32_t context_ = 0;
+  std::int32_t true_output_tokens_ = 0;  // the oracle: the core's alone
+  BlockList blocks_;
+  RequestId previous_of_adapter_ = kNoRequest;
+  RequestId next_of_adapter_ = kNoRequest;
+  std::int32_t rank_ = 0;
+  Phase phase_ = Phase::kPending;
+  bool in_step_ = false;
+  TimeNs last_token_ = 0;
+};
+static_assert(sizeof(RequestView) == 64);
+
+// Requests in arrival order (which is id order), with cheap removal at the front.
+class FcfsQueue {
+ public:
+  std::span<const RequestId> all() const { return {items_.data() + head_, items_.size() - head_}; }
+  std::size_t size() const { return items_.size() - head_; }
+  bool empty() const { return size() == 0; }
+  void insert(RequestId id);  // at its place in arrival order
+  void erase(RequestId id);   // must be present
+
+ private:
+  std::vector<RequestId> items_;
+  std::size_t head_ = 0;
+};
+
+// Unfinished requests of one adapter at a replica, oldest first; see ReplicaView::requests_of.
+struct AdapterQueue {
+  RequestId head = kNoRequest;
+  RequestId tail = kNoRequest;
+  std::int32_t count = 0;
+};
+
+struct EngineLimits {
+  int max_batch = 256;          // requests in one step
+  int max_batch_tokens = 2048;  // new positions in one step
+};
+
+class ReplicaView {
+ public:
+  ReplicaId id() const { return id_; }
+  const EngineLimits& limits() const { return limits_; }
+  const CostModel& cost() const { return *cost_; }
+
+  const RequestView& request(RequestId id) const { return (*table_)[index(id)]; }
+  std::span<const RequestId> waiting() const { return waiting_.all(); }  // by arrival
+  std::span<const RequestId> swapped() const { return swapped_.all(); }  // by arrival
+  std::span<const RequestId> running() const { return running_; }        // by admission
+
+  // Unfinished requests of `id` (waiting, running and swapped), oldest first: first_of, then
+  // next_of until kNoRequest. kBaseModel has a queue of its own.
+  const AdapterQueue& requests_of(AdapterId id) const { return queues_[queue_index(id)]; }
+  RequestId next_of(RequestId id) const { return request(id).next_of_adapter_; }
+  // Adapters (or kBaseModel) with at least one unfinished request, in no particular order.
+  std::span<const AdapterId> active_adapters() const { return active_; }
+
+  const KvPool& kv() const { return *kv_; }
+  const AdapterPool& adapters() const { return *adapters_; }
+  const Adapter& adapter(AdapterId id) const { return adapter_table_[index(id)]; }
+  std::span<const Adapter> adapter_table() const { return adapter_table_; }
+
+  AdapterId merged() const { return merged_; }  // kBaseModel: weights are unmerged
+  int steps_in_flight() const { return steps_in_flight_; }
+
+  // Since its scheduled arrival, at the moment of this decision.
+  TimeNs waited(RequestId id) const { return decided_at_ - (*arrivals_)[index(id)].arrival; }
+
+ private:
+  friend class Replica;
+  std::size_t queue_index(AdapterId id) const {
+    return id == kBaseModel ? adapter_table_.size() : index(id);
+  }
+
+  ReplicaId id_{};
+  EngineLimits limits_;
+  const CostModel* cost_ = nullptr;
+  std::vector<RequestView>* table_ = nullptr;
+  const std::vector<Request>* arrivals_ = nullptr;
+  std::span<const Adapter> adapter_table_;
+  FcfsQueue waiting_;
+  FcfsQueue swapped_;
+  std::vector<RequestId> running_;
+  std::vector<AdapterQueue> queues_;          // by adapter, the base model last
+  std::vector<AdapterId> active_;
+  std::vector<std::uint32_t> active_position_;  // where queues_[i] stands in active_
+  KvPool* kv_ = nullptr;
+  AdapterPool* adapters_ = nullptr;
+  AdapterId merged_ = kBaseModel;
+  int steps_in_flight_ = 0;
+  TimeNs decided_at_ = 0;
+};
+
+// What a cluster policy sees of a request that is being routed.
+struct RoutedRequest {
+  RequestId id;
+  AdapterId adapter;
+  ModelId model;
+  int prompt_tokens;
+  int output_limit;
+};
+
+class ClusterView {
+ public:
+  std::span<const ReplicaView* const> replicas() const { return replicas_; }
+  const ReplicaView& replica(ReplicaId id) const { return *replicas_[index(id)]; }
+  std::span<const Adapter> adapter_table() const { return adapter_table_; }
+
+ private:
+  friend class Cluster;
+  std::vector<const ReplicaView*> replicas_;
+  std::span<const Adapter> adapter_table_;
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_VIEW_H_
