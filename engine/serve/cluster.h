@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/serve/backend.h"
@@ -30,6 +31,8 @@ struct ClusterSettings {
   ReplicaMemory memory;
   bool reveal_output_length = false;  // the technique declares the oracle
   TimeNs stop_at = kNever;            // requests unfinished then stay kUnfinished
+  // A migrated request travels as tokens and is prefilled again where it arrives (dLoRA 5.2).
+  TimeNs migration_delay = from_seconds(0.001);
 };
 
 // Runs `workload` and fills `record` (options are taken from it). Throws SpecError when the model
@@ -52,11 +55,14 @@ class Cluster {
  private:
   void post_next_arrival();
   void arrive(RequestId id);
-  void migrate(const std::vector<Migration>& migrations);
+  void start_migration(const Migration& migration);
+  void retry_migrations();
   void handle(const Event& event);
   void plan_dirty();
   void finish_record();
-  void mark_dirty(std::size_t replica);
+  void preload();
+  void sort_tokens();
+  void mark_dirty(ReplicaId replica);
 
   ClusterSettings settings_;
   const Workload& workload_;
@@ -68,6 +74,8 @@ class Cluster {
   std::vector<std::unique_ptr<Replica>> replicas_;
   std::vector<std::uint32_t> dirty_;  // replicas to ask for a plan
   std::vector<bool> is_dirty_;
+  std::vector<Migration> deferred_;   // their requests are in a step
+  std::vector<std::pair<RequestId, TimeNs>> token_log_;
   ClusterView view_;
   std::size_t next_arrival_ = 0;
   std::size_t done_ = 0;

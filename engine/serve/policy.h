@@ -103,19 +103,14 @@ class Technique {
 
 }  // namespace servelab
 
-// On the last line of a technique's file.
-#define SERVELAB_TECHNIQUE(id, Class)                                              \
-  namespace {                                                                      \
-  [[maybe_unused]] const bool registered_technique =                               \
-      ::servelab::Registry<::servelab::Technique>::instance().add(                 \
-          id, [] { return std::make_unique<Class>(); });                           \
+// On the last line of a technique's file, outside any namespace.
+#define SERVELAB_REGISTER(Interface, id, Class)                                              \
+  namespace {                                                                                \
+  [[maybe_unused]] const bool servelab_registered_##Class =                                  \
+      ::servelab::Registry<::servelab::Interface>::instance().add(                           \
+          id, [] { return std::make_unique<::servelab::Class>(); });                         \
   }
-
-#define SERVELAB_CLUSTER_POLICY(id, Class)                                         \
-  namespace {                                                                      \
-  [[maybe_unused]] const bool registered_cluster_policy_##Class =                  \
-      ::servelab::Registry<::servelab::ClusterPolicy>::instance().add(             \
-          id, [] { return std::make_unique<Class>(); });                           \
-  }
+#define SERVELAB_TECHNIQUE(id, Class) SERVELAB_REGISTER(Technique, id, Class)
+#define SERVELAB_CLUSTER_POLICY(id, Class) SERVELAB_REGISTER(ClusterPolicy, id, Class)
 
 #endif  // SERVELAB_SERVE_POLICY_H_

@@ -18,6 +18,7 @@ namespace servelab {
 
 class Replica;
 class Cluster;
+class ReplicaView;
 
 enum class Phase : std::uint8_t {
   kPending,  // not at a replica (not arrived yet, or on its way between two)
@@ -44,6 +45,7 @@ class RequestView {
 
  private:
   friend class Replica;
+  friend class ReplicaView;
   friend class Cluster;
   AdapterId adapter_ = kBaseModel;
   std::int32_t prompt_tokens_ = 0;

@@ -1,0 +1,70 @@
+// Routing policies that techniques name, and that a spec can cross with any technique
+// (`cluster: {route: round-robin}`).
+#include <algorithm>
+
+#include "engine/serve/policy.h"
+
+namespace servelab {
+namespace {
+
+// Unfinished requests at a replica.
+std::size_t load_of(const ReplicaView& replica) {
+  return replica.waiting().size() + replica.running().size() + replica.swapped().size();
+}
+
+class RoundRobin final : public ClusterPolicy {
+ public:
+  ReplicaId route(const RoutedRequest& /*request*/, const ClusterView& view) override {
+    return static_cast<ReplicaId>(next_++ % view.replicas().size());
+  }
+
+ private:
+  std::size_t next_ = 0;
+};
+
+// Fewest unfinished requests; the lowest id among equals.
+class LeastLoaded final : public ClusterPolicy {
+ public:
+  ReplicaId route(const RoutedRequest& /*request*/, const ClusterView& view) override {
+    const auto best = std::min_element(
+        view.replicas().begin(), view.replicas().end(),
+        [](const ReplicaView* a, const ReplicaView* b) { return load_of(*a) < load_of(*b); });
+    return (*best)->id();
+  }
+};
+
+// A static split: each adapter belongs to one replica, adapters dealt out evenly in id order.
+class ByAdapter final : public ClusterPolicy {
+ public:
+  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
+    const std::size_t replicas = view.replicas().size();
+    if (request.adapter == kBaseModel) return static_cast<ReplicaId>(index(request.id) % replicas);
+    return static_cast<ReplicaId>(index(request.adapter) * replicas / view.adapter_table().size());
+  }
+};
+
+// Punica 5: the fullest replica that still has a batch slot and KV for the prompt, so that lightly
+// loaded replicas drain; the least loaded when none has.
+class FullestFit final : public ClusterPolicy {
+ public:
+  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
+    const ReplicaView* best = nullptr;
+    const ReplicaView* emptiest = view.replicas().front();
+    for (const ReplicaView* replica : view.replicas()) {
+      if (load_of(*replica) < load_of(*emptiest)) emptiest = replica;
+      const bool fits =
+          load_of(*replica) < static_cast<std::size_t>(replica->limits().max_batch) &&
+          replica->kv().free_blocks() >= replica->kv().blocks_for(request.prompt_tokens + 1);
+      if (fits && (best == nullptr || load_of(*replica) > load_of(*best))) best = replica;
+    }
+    return (best != nullptr ? best : emptiest)->id();
+  }
+};
+
+}  // namespace
+}  // namespace servelab
+
+SERVELAB_CLUSTER_POLICY("round-robin", RoundRobin)
+SERVELAB_CLUSTER_POLICY("least-loaded", LeastLoaded)
+SERVELAB_CLUSTER_POLICY("by-adapter", ByAdapter)
+SERVELAB_CLUSTER_POLICY("fullest-fit", FullestFit)

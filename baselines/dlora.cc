@@ -1,0 +1,239 @@
+// dLoRA (OSDI '24) on one replica: dynamic batching between merged and unmerged execution
+// (Algorithm 1), adaptive thresholds (Algorithm 2), credits against starvation (Algorithm 3).
+// Constants that the paper leaves open come from its artifact, except those marked "ours".
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "baselines/shared/batches.h"
+#include "baselines/shared/credits.h"
+#include "baselines/shared/kernel_param.h"
+#include "baselines/shared/step_builder.h"
+#include "engine/serve/policy.h"
+
+namespace servelab {
+namespace {
+
+struct DloraParams {
+  double alpha = 1.0;
+  double beta = 0.5556;
+  double alpha_max = 1.0;
+  double gamma_dec = 0.05;
+  double gamma_mul = 1.1;
+  int break_iterations = 32;
+  double starve_credit = 500;
+  std::string kernel = "einsum";
+
+  void fields(ParamFields& f) {
+    f.add("alpha", &alpha, "initial threshold |R_merge| / |B_fcfs| above which it merges")
+        .range(0, 100);
+    f.add("beta", &beta, "initial threshold below which it unmerges").range(0, 100);
+    f.add("alpha_max", &alpha_max,
+          "bound on alpha (ours: above 1 a full merged batch could never be chosen)")
+        .range(0, 100);
+    f.add("gamma_dec", &gamma_dec, "additive change of a threshold that was too strict")
+        .range(0, 1);
+    f.add("gamma_mul", &gamma_mul, "factor on a threshold that was too loose").range(1, 10);
+    f.add("break_iterations", &break_iterations,
+          "steps after which thresholds are tuned, besides at switches (ours)")
+        .range(1, 1e6);
+    f.add("starve_credit", &starve_credit,
+          "credit, in displaced full batches, that an adapter gathers before it starves (ours; the "
+          "artifact's 10000 is never reached)")
+        .range(0, 1e9);
+    add_kernel_field(f, &kernel);
+  }
+};
+
+// What a period between two break points would have done in either mode (Algorithm 2).
+struct Period {
+  double merged_requests = 0, merged_time = 0;
+  double unmerged_requests = 0, unmerged_time = 0;
+  int iterations = 0;
+};
+
+class DloraPolicy final : public ReplicaPolicy {
+ public:
+  explicit DloraPolicy(const DloraParams& params)
+      : params_(params), kernel_(kernel_from(params.kernel)), alpha_(params.alpha),
+        beta_(params.beta) {}
+
+  bool plan(const ReplicaView& view, StepPlan* out) override {
+    if (credits_.empty()) open_credits(view);
+    const int max_batch = view.limits().max_batch;
+    oldest_requests(view, max_batch, &fcfs_);
+    if (fcfs_.empty()) return false;
+    choose(view, max_batch);
+    if (fill(view, out)) return true;
+    // The chosen batch found no memory: first-come order always makes progress.
+    to_unmerged(view);
+    batch_ = fcfs_;
+    out->clear();
+    return fill(view, out);
+  }
+
+  std::vector<Gauge> gauges() const override {
+    return {{"alpha_switch", &alpha_}, {"beta_switch", &beta_}, {"merge_ratio", &ratio_}};
+  }
+
+ private:
+  void open_credits(const ReplicaView& view) {
+    const auto n = static_cast<double>(view.adapter_table().size());
+    const double unit = params_.starve_credit;
+    credits_.open(view.adapter_table().size(), {unit * (n - 1), unit * n, unit * (n - 0.5)});
+  }
+
+  // Algorithms 3 and 1: fills batch_, merged_ and target_.
+  void choose(const ReplicaView& view, int max_batch) {
+    unit_ = 1.0 / max_batch;
+    if (credits_.update(view.active_adapters()) && choose_starving(view, max_batch)) return;
+    const AdapterId candidate = merged_ ? target_ : most_requested(view, max_batch);
+    oldest_of_adapter(view, candidate, max_batch, &merge_);
+    observe(view, candidate);
+    const double size = static_cast<double>(view.requests_of(candidate).count);
+    ratio_ = size / static_cast<double>(fcfs_.size());
+    if (!merged_ && candidate != kBaseModel && ratio_ > alpha_) {
+      tune(view);
+      merged_ = true;
+      target_ = candidate;
+    } else if (merged_ && (ratio_ < beta_ || merge_.empty() || !eligible(view, candidate))) {
+      to_unmerged(view);
+    }
+    batch_ = merged_ ? merge_ : fcfs_;
+    if (merged_) pay(view, target_);
+  }
+
+  bool choose_starving(const ReplicaView& view, int max_batch) {
+    batch_.clear();
+    for (const AdapterId id : view.active_adapters()) {
+      if (!credits_.starving(id)) continue;
+      oldest_of_adapter(view, id, max_batch, &merge_);
+      batch_.insert(batch_.end(), merge_.begin(), merge_.end());
+    }
+    if (batch_.empty()) return false;
+    std::sort(batch_.begin(), batch_.end());
+    if (static_cast<int>(batch_.size()) > max_batch) batch_.resize(static_cast<std::size_t>(max_batch));
+    if (merged_) to_unmerged(view);
+    pay(view, view.request(batch_.front()).adapter());
+    return true;
+  }
+
+  // The adapter with the most unfinished requests that can pay for overtaking; the lowest id among
+  // equals. The base model cannot be merged into itself and never wins.
+  AdapterId most_requested(const ReplicaView& view, int max_batch) {
+    AdapterId best = kBaseModel;
+    int most = 0;
+    for (const AdapterId id : view.active_adapters()) {
+      const int count = view.requests_of(id).count;
+      if (id == kBaseModel || count < most || (count == most && best < id)) continue;
+      oldest_of_adapter(view, id, max_batch, &merge_);
+      if (!eligible(view, id)) continue;
+      best = id;
+      most = count;
+    }
+    return best;
+  }
+
+  // Algorithm 3, line 17, for the batch in merge_.
+  bool eligible(const ReplicaView& /*view*/, AdapterId id) {
+    difference_.compute(fcfs_, merge_);
+    return credits_.credit(id) >= unit_ * static_cast<double>(difference_.displaced.size());
+  }
+
+  void pay(const ReplicaView& view, AdapterId payer) {
+    difference_.compute(fcfs_, batch_);
+    credits_.transfer(view, difference_, unit_, payer);
+  }
+
+  // Algorithm 2: what this step takes, merged (merge_) and unmerged (fcfs_).
+  void observe(const ReplicaView& view, AdapterId candidate) {
+    const bool new_candidate = candidate != last_candidate_;
+    last_candidate_ = candidate;
+    if (new_candidate || period_.iterations >= params_.break_iterations) tune(view);
+    if (merge_.empty() || candidate == kBaseModel) return;
+    const CostModel& cost = view.cost();
+    ++period_.iterations;
+    period_.merged_requests += static_cast<double>(merge_.size());
+    period_.merged_time += static_cast<double>(
+        cost.step(shaper_.shape_of(view, merge_), Exec::kMerged, kernel_).total());
+    period_.unmerged_requests += static_cast<double>(fcfs_.size());
+    period_.unmerged_time += static_cast<double>(
+        cost.step(shaper_.shape_of(view, fcfs_), Exec::kUnmerged, kernel_).total());
+    const int rank = view.adapter(candidate).rank;
+    switch_time_ = static_cast<double>(merged_ ? cost.unmerge(rank) : cost.merge(rank));
+  }
+
+  // A break point. The switch that was not made would have cost the mode that was not chosen.
+  void tune(const ReplicaView& /*view*/) {
+    if (period_.iterations > 0) {
+      const double merged = period_.merged_requests /
+                            (period_.merged_time + (merged_ ? 0 : switch_time_));
+      const double unmerged = period_.unmerged_requests /
+                              (period_.unmerged_time + (merged_ ? switch_time_ : 0));
+      if (!merged_) {
+        if (merged > unmerged) {
+          alpha_ = std::max(alpha_ - params_.gamma_dec, beta_);
+        } else {
+          alpha_ = std::min(alpha_ * params_.gamma_mul, params_.alpha_max);
+        }
+      } else if (unmerged > merged) {
+        beta_ = std::min(beta_ + params_.gamma_dec, alpha_);
+      } else {
+        beta_ /= params_.gamma_mul;
+      }
+    }
+    period_ = Period{};
+  }
+
+  void to_unmerged(const ReplicaView& view) {
+    if (merged_) tune(view);
+    merged_ = false;
+  }
+
+  bool fill(const ReplicaView& view, StepPlan* out) {
+    out->kernel = kernel_;
+    out->exec = merged_ ? Exec::kMerged : Exec::kUnmerged;
+    out->merged = merged_ ? target_ : kBaseModel;
+    builder_.begin(view, out);
+    return add_batch(view, batch_, &builder_) > 0;
+  }
+
+  DloraParams params_;
+  LoraKernel kernel_;
+  bool merged_ = false;  // the paper's S.state
+  AdapterId target_ = kBaseModel;
+  AdapterId last_candidate_ = kBaseModel;
+  double alpha_, beta_;
+  double ratio_ = 0;
+  double unit_ = 0;
+  double switch_time_ = 0;
+  Period period_;
+  CreditBook credits_;
+  BatchDifference difference_;
+  BatchShaper shaper_;
+  StepBuilder builder_{
+      StepBuilder::Options{.preempt_mode = PreemptMode::kSwap, .evict_paused = true}};
+  std::vector<RequestId> fcfs_, merge_, batch_;
+};
+
+}  // namespace
+
+class DloraTechnique final : public Technique {
+ public:
+  std::string summary() const override {
+    return "switches between merged and unmerged by adaptive thresholds, with credits";
+  }
+  std::string paper() const override { return "dLoRA (OSDI '24) 4, A.1: Algorithms 1-3"; }
+  Capabilities capabilities() const override { return {.mixed_batches = true, .merges = true}; }
+  void fields(ParamFields& f) override { params_.fields(f); }
+  std::unique_ptr<ReplicaPolicy> replica_policy() const override {
+    return std::make_unique<DloraPolicy>(params_);
+  }
+
+ private:
+  DloraParams params_;
+};
+
+}  // namespace servelab
+
+SERVELAB_TECHNIQUE("dlora", DloraTechnique)

@@ -1,0 +1,72 @@
+#include "baselines/shared/batches.h"
+
+#include <algorithm>
+
+namespace servelab {
+
+void oldest_requests(const ReplicaView& view, int limit, std::vector<RequestId>* out) {
+  const auto most = static_cast<std::size_t>(limit);
+  const auto take = [&](std::span<const RequestId> ids) {
+    out->insert(out->end(), ids.begin(),
+                ids.begin() + static_cast<std::ptrdiff_t>(std::min(most, ids.size())));
+  };
+  out->assign(view.running().begin(), view.running().end());
+  take(view.swapped());
+  take(view.waiting());
+  const std::size_t kept = std::min(most, out->size());
+  std::partial_sort(out->begin(), out->begin() + static_cast<std::ptrdiff_t>(kept), out->end());
+  out->resize(kept);
+}
+
+void oldest_of_adapter(const ReplicaView& view, AdapterId adapter, int limit,
+                       std::vector<RequestId>* out) {
+  out->clear();
+  for (RequestId id = view.requests_of(adapter).head;
+       id != kNoRequest && static_cast<int>(out->size()) < limit; id = view.next_of(id)) {
+    out->push_back(id);
+  }
+}
+
+int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, StepBuilder* builder) {
+  int added = 0;
+  for (const RequestId id : batch) {
+    if (builder->full()) break;
+    if (builder->preempted(id)) continue;
+    if (!builder->acquire(view.request(id).adapter())) continue;
+    if (!builder->add(id)) break;
+    ++added;
+  }
+  return added;
+}
+
+BatchShape BatchShaper::shape_of(const ReplicaView& view, const std::vector<RequestId>& batch) {
+  BatchShape shape;
+  seen_.clear();
+  for (const RequestId id : batch) {
+    const RequestView& r = view.request(id);
+    const std::int64_t n = r.pending();
+    shape.tokens += n;
+    ++shape.sampled;
+    if (r.decoding()) {
+      ++shape.decode_requests;
+      shape.decode_context += r.context() + 1;
+    } else {
+      ++shape.prefill_requests;
+      shape.prefill_tokens += n;
+      shape.prefill_pairs += n * r.context() + n * (n + 1) / 2;
+      shape.prefill_context += r.context() + n;
+    }
+    if (r.adapter() == kBaseModel) continue;
+    const int rank = view.adapter(r.adapter()).rank;
+    shape.lora_tokens += n;
+    shape.lora_rank_tokens += n * rank;
+    if (std::find(seen_.begin(), seen_.end(), r.adapter()) != seen_.end()) continue;
+    seen_.push_back(r.adapter());
+    ++shape.lora_adapters;
+    shape.lora_rank_sum += rank;
+    shape.lora_max_rank = std::max(shape.lora_max_rank, rank);
+  }
+  return shape;
+}
+
+}  // namespace servelab

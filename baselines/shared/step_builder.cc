@@ -1,0 +1,123 @@
+#include "baselines/shared/step_builder.h"
+
+#include <algorithm>
+
+namespace servelab {
+
+void StepBuilder::begin(const ReplicaView& view, StepPlan* plan) {
+  begin(view, plan, view.limits().max_batch);
+}
+
+void StepBuilder::begin(const ReplicaView& view, StepPlan* plan, int max_batch) {
+  view_ = &view;
+  plan_ = plan;
+  requests_left_ = std::min(max_batch, view.limits().max_batch);
+  tokens_left_ = view.limits().max_batch_tokens;
+  block_tokens_ = view.kv().block_tokens();
+  free_blocks_ = view.kv().free_blocks();
+  free_slots_ = view.adapters().slots() - view.adapters().held();
+  acquired_ = kBaseModel;
+}
+
+bool StepBuilder::evicted(AdapterId id) const {
+  return std::find(plan_->evict.begin(), plan_->evict.end(), id) != plan_->evict.end();
+}
+
+bool StepBuilder::preempted(RequestId id) const {
+  return std::any_of(plan_->preempt.begin(), plan_->preempt.end(),
+                     [id](const Preemption& p) { return p.request == id; });
+}
+
+bool StepBuilder::in_step(RequestId id) const {
+  return std::any_of(plan_->slices.begin(), plan_->slices.end(),
+                     [id](const Slice& slice) { return slice.request == id; });
+}
+
+bool StepBuilder::used_in_step(AdapterId id) const {
+  return std::any_of(plan_->slices.begin(), plan_->slices.end(), [&](const Slice& slice) {
+    return view_->request(slice.request).adapter() == id;
+  });
+}
+
+bool StepBuilder::acquire(AdapterId id) {
+  acquired_ = id;
+  if (id == kBaseModel) return true;
+  const AdapterPool& pool = view_->adapters();
+  if (pool.residency(id) != Residency::kAbsent && !evicted(id)) return true;
+  if (std::find(plan_->load.begin(), plan_->load.end(), id) != plan_->load.end()) return true;
+  if (evicted(id)) return false;  // it just gave way to another in this very plan
+  if (pool.memory() == AdapterMemory::kSlots) {
+    while (free_slots_ <= 0) {
+      if (!evict_one()) return false;
+    }
+    --free_slots_;
+  } else {
+    const std::int64_t blocks = pool.blocks_of(id);
+    while (free_blocks_ < blocks) {
+      if (!evict_one()) return false;
+    }
+    free_blocks_ -= blocks;
+  }
+  plan_->load.push_back(id);
+  return true;
+}
+
+// Adapters nobody runs go first, then (if allowed) those of paused requests.
+bool StepBuilder::evict_one() {
+  const AdapterPool& pool = view_->adapters();
+  for (const bool paused : {false, true}) {
+    if (paused && !options_.evict_paused) break;
+    for (AdapterId id = pool.oldest(); id != kBaseModel; id = pool.newer(id)) {
+      if (id == acquired_ || !pool.evictable(id) || evicted(id) || used_in_step(id)) continue;
+      if (!paused && pool.users(id) > 0) continue;
+      plan_->evict.push_back(id);
+      ++free_slots_;
+      free_blocks_ += pool.blocks_of(id);
+      return true;
+    }
+  }
+  return false;
+}
+
+std::int64_t StepBuilder::blocks_missing(RequestId id, int tokens) const {
+  const RequestView& r = view_->request(id);
+  return std::max<std::int64_t>(0, view_->kv().blocks_for(r.context() + tokens) - r.blocks());
+}
+
+void StepBuilder::preempt(RequestId id) {
+  free_blocks_ += view_->request(id).blocks();
+  plan_->preempt.push_back(Preemption{id, options_.preempt_mode});
+}
+
+bool StepBuilder::make_room(std::int64_t blocks, RequestId for_request) {
+  while (free_blocks_ < blocks) {
+    if (view_->adapters().memory() == AdapterMemory::kUnified && evict_one()) continue;
+    RequestId victim = for_request;
+    for (const RequestId id : view_->running()) {
+      if (victim < id && !preempted(id) && !in_step(id)) victim = id;
+    }
+    if (victim == for_request) return false;
+    preempt(victim);
+  }
+  return true;
+}
+
+bool StepBuilder::add(RequestId id) {
+  if (full() || preempted(id)) return false;
+  const RequestView& r = view_->request(id);
+  int tokens = r.pending();
+  if (tokens > tokens_left_) {
+    const bool alone_too_long = tokens > view_->limits().max_batch_tokens;
+    if (!options_.chunked_prefill && !(alone_too_long && plan_->slices.empty())) return false;
+    tokens = tokens_left_;
+  }
+  const std::int64_t missing = blocks_missing(id, tokens);
+  if (missing > free_blocks_ && !make_room(missing, id)) return false;
+  free_blocks_ -= missing;
+  --requests_left_;
+  tokens_left_ -= tokens;
+  plan_->slices.push_back(Slice{id, tokens});
+  return true;
+}
+
+}  // namespace servelab

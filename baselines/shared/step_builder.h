@@ -1,0 +1,81 @@
+// Fills a StepPlan while keeping count of what it uses up: requests, tokens, KV blocks, adapter
+// room. Techniques decide whom to serve; the builder decides whether it fits, and what must give
+// way. It keeps the engine's limits, so that plans made with it pass Replica::apply.
+#ifndef SERVELAB_BASELINES_SHARED_STEP_BUILDER_H_
+#define SERVELAB_BASELINES_SHARED_STEP_BUILDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/serve/plan.h"
+#include "engine/serve/view.h"
+
+namespace servelab {
+
+class StepBuilder {
+ public:
+  struct Options {
+    PreemptMode preempt_mode = PreemptMode::kRecompute;
+    // Split a prompt that exceeds the step's token budget. Without it a prompt waits for a step
+    // with room, unless it alone exceeds the budget.
+    bool chunked_prefill = false;
+    // Adapters of paused requests (running, but not in this step) may be evicted.
+    bool evict_paused = false;
+  };
+
+  explicit StepBuilder(const Options& options) : options_(options) {}
+
+  // Starts a new plan. `max_batch` caps the requests of this step below the engine's limit.
+  void begin(const ReplicaView& view, StepPlan* plan);
+  void begin(const ReplicaView& view, StepPlan* plan, int max_batch);
+
+  bool full() const { return requests_left_ == 0 || tokens_left_ == 0; }
+  int requests_left() const { return requests_left_; }
+  std::int64_t free_blocks() const { return free_blocks_; }
+
+  // Makes sure that `id` is on the device when the step runs: resident, loading, or loaded by this
+  // plan, evicting the least recently used idle adapters. False when there is no room.
+  bool acquire(AdapterId id);
+
+  // Adds a slice with the request's pending tokens. Preempts later arrivals that are not in this
+  // step when blocks run out. False, and nothing added, when it does not fit.
+  bool add(RequestId id);
+
+  // Adds a slice for a decoding request that holds enough blocks, or one more that is free.
+  bool add_decode(RequestId id, const RequestView& r) {
+    if (requests_left_ == 0 || tokens_left_ == 0) return false;
+    if (r.context() + 1 > r.blocks() * block_tokens_) {
+      if (free_blocks_ == 0) return false;
+      --free_blocks_;
+    }
+    --requests_left_;
+    --tokens_left_;
+    plan_->slices.push_back(Slice{id, 1});
+    return true;
+  }
+
+  void preempt(RequestId id);
+  bool preempted(RequestId id) const;
+
+ private:
+  bool make_room(std::int64_t blocks, RequestId for_request);
+  bool evict_one();
+  bool evicted(AdapterId id) const;
+  bool in_step(RequestId id) const;
+  bool used_in_step(AdapterId id) const;
+  std::int64_t blocks_missing(RequestId id, int tokens) const;
+
+  Options options_;
+  const ReplicaView* view_ = nullptr;
+  StepPlan* plan_ = nullptr;
+  int requests_left_ = 0;
+  int tokens_left_ = 0;
+  int block_tokens_ = 1;
+  std::int64_t free_blocks_ = 0;
+  std::int64_t free_slots_ = 0;
+  AdapterId acquired_ = kBaseModel;  // must not give way before its request is added
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_BASELINES_SHARED_STEP_BUILDER_H_

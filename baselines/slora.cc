@@ -1,0 +1,271 @@
+// S-LoRA (MLSys '24) on one replica: FCFS admission by a bound on future memory, prompts prefilled
+// in a step of their own every `admit_every` decode steps, unified paging of KV and adapters (one
+// page = one token), prefetch of the next batch's adapters, off-loading of idle ones, and optional
+// early abort (its 6.2). Rules and constants follow its public code.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "baselines/shared/kernel_param.h"
+#include "baselines/shared/step_builder.h"
+#include "engine/serve/policy.h"
+
+namespace servelab {
+namespace {
+
+struct SloraParams {
+  int admit_every = 10;
+  int max_running = 1000;
+  int min_prefill_tokens = 3072;
+  bool prefetch = true;
+  bool early_abort = false;
+  double ttft_slo_s = 6.0;
+  std::string kernel = "mbgmv";
+
+  void fields(ParamFields& f) {
+    f.add("admit_every", &admit_every, "decode steps between admissions").range(1, 1e6);
+    f.add("max_running", &max_running, "requests running at once").range(1, 1 << 16);
+    f.add("min_prefill_tokens", &min_prefill_tokens,
+          "floor of the prefill step's budget, which is a sixth of the pool")
+        .range(1, 1e9);
+    f.add("prefetch", &prefetch, "load the next batch's adapters during decodes");
+    f.add("early_abort", &early_abort, "drop requests that can no longer meet the TTFT SLO");
+    f.add("ttft_slo_s", &ttft_slo_s, "TTFT objective of early abort, s").range(0.5, 1e6);
+    add_kernel_field(f, &kernel);
+  }
+};
+
+constexpr double kAbortMargin_s = 0.5;
+constexpr double kRateSmoothing = 0.7;
+
+// S-LoRA's admission bound: with `left_i` tokens still to come and `held_i` held, the peak of the
+// batch's KV is max over i of left_i * i + held_1 + ... + held_i, longest remaining first.
+class AdmissionBound {
+ public:
+  void clear() { entries_.clear(); }
+  std::size_t size() const { return entries_.size(); }
+  void add(std::int64_t held, std::int64_t left) {
+    const Entry entry{held, left};
+    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry,
+                                     [](const Entry& a, const Entry& b) { return a.left > b.left; }),
+                    entry);
+  }
+  std::int64_t peak_tokens() const {
+    std::int64_t held = 0, peak = 0, i = 0;
+    for (const Entry& entry : entries_) {
+      held += entry.held;
+      peak = std::max(peak, entry.left * ++i + held);
+    }
+    return peak;
+  }
+
+ private:
+  struct Entry {
+    std::int64_t held, left;
+  };
+  std::vector<Entry> entries_;
+};
+
+class SloraPolicy final : public ReplicaPolicy {
+ public:
+  explicit SloraPolicy(const SloraParams& params)
+      : params_(params), kernel_(kernel_from(params.kernel)) {}
+
+  bool plan(const ReplicaView& view, StepPlan* out) override {
+    out->kernel = kernel_;
+    offload_idle(view, out);
+    if (view.running().empty() || decodes_since_admission_ >= params_.admit_every) {
+      if (!view.waiting().empty() && admit(view, out)) {
+        decodes_since_admission_ = 0;
+        return true;
+      }
+      decodes_since_admission_ = 0;
+    }
+    if (!view.running().empty()) {
+      decode(view, out);
+      ++decodes_since_admission_;
+      if (params_.prefetch && !view.waiting().empty()) prefetch(view, out);
+    }
+    return !out->empty();
+  }
+
+  void on_step_done(const ReplicaView& view, const StepReport& report) override {
+    for (const RequestId id : report.finished) {
+      const AdapterId adapter = view.request(id).adapter();
+      if (adapter != kBaseModel) maybe_idle_.push_back(adapter);
+    }
+  }
+
+ private:
+  // Adapters leave as soon as no running request uses them, unless they were prefetched.
+  void offload_idle(const ReplicaView& view, StepPlan* out) {
+    for (const AdapterId id : maybe_idle_) {
+      if (view.adapters().users(id) > 0 || !view.adapters().evictable(id) || prefetched(id) ||
+          std::find(out->evict.begin(), out->evict.end(), id) != out->evict.end()) {
+        continue;
+      }
+      out->evict.push_back(id);
+    }
+    maybe_idle_.clear();
+  }
+
+  bool prefetched(AdapterId id) const {
+    return std::find(prefetched_.begin(), prefetched_.end(), id) != prefetched_.end();
+  }
+
+  void decode(const ReplicaView& view, StepPlan* out) {
+    builder_.begin(view, out, params_.max_running);
+    for (const RequestId id : view.running()) {
+      const RequestView& r = view.request(id);
+      if (r.decoding() && builder_.add_decode(id, r)) continue;
+      if (builder_.preempted(id) || builder_.full()) continue;
+      if (!builder_.add(id)) builder_.preempt(id);
+    }
+  }
+
+  // The waiting requests that may join, first come first served until one does not fit.
+  void select(const ReplicaView& view) {
+    selected_.clear();
+    new_adapters_.clear();
+    bound_.clear();
+    std::int64_t adapter_blocks = 0;
+    for (AdapterId id = view.adapters().oldest(); id != kBaseModel; id = view.adapters().newer(id)) {
+      if (view.adapters().users(id) > 0) adapter_blocks += view.adapters().blocks_of(id);
+    }
+    for (const RequestId id : view.running()) {
+      const RequestView& r = view.request(id);
+      bound_.add(r.context() + r.pending(), std::max(0, r.remaining_limit() - 1));
+    }
+    const KvPool& kv = view.kv();
+    const std::int64_t prompt_budget =
+        std::min<std::int64_t>(view.limits().max_batch_tokens,
+                               std::max<std::int64_t>(kv.total_blocks() * kv.block_tokens() / 6,
+                                                      params_.min_prefill_tokens));
+    const int room = std::min(params_.max_running, view.limits().max_batch);
+    std::int64_t prompts = 0;
+    for (const RequestId id : candidates(view)) {
+      const RequestView& r = view.request(id);
+      if (static_cast<int>(bound_.size()) >= room) break;
+      const std::int64_t pending = r.pending();
+      if (prompts + pending > prompt_budget && !selected_.empty()) break;
+      bound_.add(pending + 1, std::max(0, r.remaining_limit() - 1));
+      std::int64_t blocks = adapter_blocks;
+      const bool is_new = r.adapter() != kBaseModel && view.adapters().users(r.adapter()) == 0 &&
+                          std::find(new_adapters_.begin(), new_adapters_.end(), r.adapter()) ==
+                              new_adapters_.end();
+      if (is_new) blocks += view.adapters().blocks_of(r.adapter());
+      const std::int64_t capacity = (kv.total_blocks() - blocks) * kv.block_tokens();
+      // Alone it always fits: requests that never could were rejected on arrival.
+      if (bound_.peak_tokens() >= capacity && bound_.size() > 1) break;
+      adapter_blocks = blocks;
+      prompts += pending;
+      if (is_new) new_adapters_.push_back(r.adapter());
+      selected_.push_back(id);
+    }
+  }
+
+  bool admit(const ReplicaView& view, StepPlan* out) {
+    if (params_.early_abort) abort_late(view, out);
+    select(view);
+    builder_.begin(view, out, params_.max_running);
+    for (const RequestId id : selected_) {
+      if (!builder_.acquire(view.request(id).adapter()) || !builder_.add(id)) break;
+    }
+    maybe_idle_.insert(maybe_idle_.end(), prefetched_.begin(), prefetched_.end());
+    prefetched_.clear();
+    return !out->slices.empty();
+  }
+
+  // Halfway to the next admission, and just before it: loads overlap with decodes.
+  void prefetch(const ReplicaView& view, StepPlan* out) {
+    const int step = decodes_since_admission_;
+    if (step != params_.admit_every / 2 && step != params_.admit_every - 3) return;
+    select(view);
+    std::int64_t free_blocks = builder_.free_blocks();
+    for (const AdapterId id : new_adapters_) {
+      if (view.adapters().residency(id) != Residency::kAbsent) continue;
+      if (view.adapters().blocks_of(id) > free_blocks || !out->evict.empty()) break;
+      free_blocks -= view.adapters().blocks_of(id);
+      out->load.push_back(id);
+      prefetched_.push_back(id);
+    }
+  }
+
+  // The waiting queue in the order of admission: newest first under early abort while requests
+  // come faster than they are admitted.
+  const std::vector<RequestId>& candidates(const ReplicaView& view) {
+    candidates_.clear();
+    const auto most = static_cast<std::size_t>(params_.max_running);
+    const std::span<const RequestId> waiting = view.waiting();
+    if (params_.early_abort && newest_first_) {
+      for (std::size_t i = waiting.size(); i > 0 && candidates_.size() < most; --i) {
+        if (!aborted(waiting[i - 1])) candidates_.push_back(waiting[i - 1]);
+      }
+    } else {
+      for (const RequestId id : waiting) {
+        if (candidates_.size() == most) break;
+        if (!aborted(id)) candidates_.push_back(id);
+      }
+    }
+    return candidates_;
+  }
+
+  bool aborted(RequestId id) const {
+    return std::find(aborted_.begin(), aborted_.end(), id) != aborted_.end();
+  }
+
+  void abort_late(const ReplicaView& view, StepPlan* out) {
+    aborted_.clear();
+    for (const RequestId id : view.waiting()) {  // oldest first: the rest are younger
+      if (to_seconds(view.waited(id)) + kAbortMargin_s < params_.ttft_slo_s) break;
+      if (view.request(id).generated() == 0) aborted_.push_back(id);
+    }
+    out->reject = aborted_;
+    const auto waiting = static_cast<double>(view.waiting().size() - aborted_.size());
+    const double change = waiting - last_waiting_ + static_cast<double>(selected_.size());
+    arrival_rate_ = static_cast<int>(kRateSmoothing * change + (1 - kRateSmoothing) * arrival_rate_);
+    batch_rate_ = std::max(1, static_cast<int>(kRateSmoothing * static_cast<double>(selected_.size()) +
+                                               (1 - kRateSmoothing) * batch_rate_));
+    last_waiting_ = waiting;
+    newest_first_ = arrival_rate_ >= batch_rate_;
+  }
+
+  SloraParams params_;
+  LoraKernel kernel_;
+  int decodes_since_admission_ = 0;
+  StepBuilder builder_{StepBuilder::Options{}};
+  AdmissionBound bound_;
+  std::vector<RequestId> selected_, candidates_, aborted_;
+  std::vector<AdapterId> new_adapters_, prefetched_, maybe_idle_;
+  bool newest_first_ = true;
+  int arrival_rate_ = 0, batch_rate_ = 1;
+  double last_waiting_ = 0;
+};
+
+}  // namespace
+
+class SloraTechnique final : public Technique {
+ public:
+  std::string summary() const override {
+    return "unmerged MBGMV, unified paging, memory-bound admission, prefetch";
+  }
+  std::string paper() const override { return "S-LoRA (MLSys '24) 4-6"; }
+  Capabilities capabilities() const override {
+    return {.mixed_batches = true, .knows_output_length = true};
+  }
+  void fields(ParamFields& f) override { params_.fields(f); }
+  void configure(EngineSettings* engine) const override {
+    engine->adapter_memory = AdapterMemory::kUnified;
+    engine->block_tokens = 1;
+  }
+  std::unique_ptr<ReplicaPolicy> replica_policy() const override {
+    return std::make_unique<SloraPolicy>(params_);
+  }
+
+ private:
+  SloraParams params_;
+};
+
+}  // namespace servelab
+
+SERVELAB_TECHNIQUE("slora", SloraTechnique)

@@ -1,0 +1,207 @@
+#include "engine/serve/cluster.h"
+
+#include <algorithm>
+
+#include "engine/serve/replica.h"
+
+namespace servelab {
+namespace {
+
+ReplicaId replica_of(std::uint64_t subject) { return static_cast<ReplicaId>(subject >> 32); }
+std::uint32_t low_of(std::uint64_t subject) { return static_cast<std::uint32_t>(subject); }
+
+}  // namespace
+
+Cluster::Cluster(const ClusterSettings& settings, const Workload& workload,
+                 std::vector<std::unique_ptr<ReplicaPolicy>> replica_policies,
+                 std::unique_ptr<ClusterPolicy> cluster_policy, Backend* backend,
+                 Timeline* timeline, RunRecord* record)
+    : settings_(settings),
+      workload_(workload),
+      policy_(std::move(cluster_policy)),
+      backend_(backend),
+      timeline_(timeline),
+      record_(record) {
+  SL_CHECK(settings.replicas >= 1 && settings.replicas < UINT16_MAX, "a cluster has replicas");
+  SL_CHECK(replica_policies.size() == static_cast<std::size_t>(settings.replicas),
+           "one replica policy per replica");
+  table_.resize(workload.requests.size());
+  record->requests.assign(workload.requests.size(), RequestRecord{});
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    const Request& request = workload.requests[i];
+    SL_CHECK(i == 0 || workload.requests[i - 1].arrival <= request.arrival,
+             "a workload is sorted by arrival");
+    SL_CHECK(request.prompt_tokens >= 1 && request.output_tokens >= 1 &&
+                 request.output_limit_tokens >= request.output_tokens,
+             "a request has tokens, and a limit that its output keeps");
+    RequestView& r = table_[i];
+    r.adapter_ = request.adapter;
+    r.rank_ = request.adapter == kBaseModel ? 0 : workload.adapters[index(request.adapter)].rank;
+    r.prompt_tokens_ = request.prompt_tokens;
+    r.true_output_tokens_ = request.output_tokens;
+    r.output_limit_ =
+        settings.reveal_output_length ? request.output_tokens : request.output_limit_tokens;
+  }
+
+  SharedState shared;
+  shared.workload = &workload;
+  shared.backend = backend;
+  shared.timeline = timeline;
+  shared.record = record;
+  shared.table = &table_;
+  shared.token_log = record->options.token_times ? &token_log_ : nullptr;
+  shared.done = &done_;
+  for (int i = 0; i < settings.replicas; ++i) {
+    replicas_.push_back(std::make_unique<Replica>(
+        static_cast<ReplicaId>(i), settings, shared,
+        std::move(replica_policies[static_cast<std::size_t>(i)])));
+    view_.replicas_.push_back(&replicas_.back()->view());
+  }
+  view_.adapter_table_ = workload.adapters;
+  is_dirty_.resize(replicas_.size());
+}
+
+Cluster::~Cluster() = default;
+
+void Cluster::run() {
+  preload();
+  post_next_arrival();
+  const TimeNs period = policy_->rebalance_every();
+  if (period > 0) timeline_->post(timeline_->now() + period, EventKind::kRebalance, 0);
+  Event event;
+  while (timeline_->next(&event)) {
+    if (event.at > settings_.stop_at) break;
+    handle(event);
+    // A plan sees everything that happens at its instant.
+    if (timeline_->peek() != timeline_->now()) plan_dirty();
+    record_->end = timeline_->now();
+  }
+  finish_record();
+}
+
+void Cluster::preload() {
+  const Placement placement = policy_->place(view_);
+  SL_CHECK(placement.size() == replicas_.size(), "a placement names every replica");
+  for (std::size_t i = 0; i < placement.size(); ++i) {
+    for (const AdapterId id : placement[i]) replicas_[i]->preload(id);
+  }
+}
+
+void Cluster::handle(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kStepDone:
+      replicas_[index(replica_of(event.subject))]->on_step_done(low_of(event.subject));
+      mark_dirty(replica_of(event.subject));
+      if (!deferred_.empty()) retry_migrations();
+      break;
+    case EventKind::kLoadDone:
+      replicas_[index(replica_of(event.subject))]->on_load_done(
+          static_cast<AdapterId>(low_of(event.subject)));
+      mark_dirty(replica_of(event.subject));
+      break;
+    case EventKind::kArrival:
+      arrive(static_cast<RequestId>(low_of(event.subject)));
+      post_next_arrival();
+      break;
+    case EventKind::kMigrated:
+      replicas_[index(replica_of(event.subject))]->admit(
+          static_cast<RequestId>(low_of(event.subject)));
+      mark_dirty(replica_of(event.subject));
+      break;
+    case EventKind::kRebalance:
+      for (const Migration& migration : policy_->rebalance(view_)) start_migration(migration);
+      // Nothing posted and requests left: the run has stalled, and a timer must not hide it.
+      if (done_ < workload_.requests.size() && timeline_->peek() != kNever) {
+        timeline_->post(timeline_->now() + policy_->rebalance_every(), EventKind::kRebalance, 0);
+      }
+      break;
+  }
+}
+
+// Arrivals are posted one at a time, so that the timeline stays short.
+void Cluster::post_next_arrival() {
+  if (next_arrival_ == workload_.requests.size()) return;
+  timeline_->post(std::max(workload_.requests[next_arrival_].arrival, timeline_->now()),
+                  EventKind::kArrival, next_arrival_);
+  ++next_arrival_;
+}
+
+void Cluster::arrive(RequestId id) {
+  const RequestView& r = table_[index(id)];
+  const RoutedRequest routed{id, r.adapter_, workload_.requests[index(id)].model, r.prompt_tokens_,
+                             r.output_limit_};
+  const ReplicaId to = policy_->route(routed, view_);
+  SL_CHECK(index(to) < replicas_.size(), "a request was routed to a replica that does not exist");
+  replicas_[index(to)]->admit(id);
+  mark_dirty(to);
+}
+
+void Cluster::start_migration(const Migration& migration) {
+  RequestView& r = table_[index(migration.request)];
+  SL_CHECK(index(migration.to) < replicas_.size(), "a migration names an unknown replica");
+  if (r.phase_ == Phase::kDone || r.phase_ == Phase::kPending) return;
+  if (r.in_step_) {
+    deferred_.push_back(migration);
+    return;
+  }
+  const ReplicaId from = record_->requests[index(migration.request)].replica;
+  if (from == migration.to) return;
+  replicas_[index(from)]->release(migration.request);
+  record_->events.push_back(EventRecord{timeline_->now(), EventCode::kMigrate, from,
+                                        static_cast<std::int64_t>(index(migration.request)),
+                                        static_cast<double>(index(migration.to))});
+  timeline_->post(timeline_->now() + settings_.migration_delay, EventKind::kMigrated,
+                  pack_subject(migration.to, static_cast<std::uint32_t>(migration.request)));
+  mark_dirty(from);
+}
+
+void Cluster::retry_migrations() {
+  std::vector<Migration> waiting;
+  waiting.swap(deferred_);
+  for (const Migration& migration : waiting) start_migration(migration);
+}
+
+void Cluster::mark_dirty(ReplicaId replica) {
+  if (is_dirty_[index(replica)]) return;
+  is_dirty_[index(replica)] = true;
+  dirty_.push_back(static_cast<std::uint32_t>(replica));
+}
+
+void Cluster::plan_dirty() {
+  if (dirty_.size() > 1) std::sort(dirty_.begin(), dirty_.end());
+  for (const std::uint32_t replica : dirty_) {
+    is_dirty_[replica] = false;
+    replicas_[replica]->plan();
+  }
+  dirty_.clear();
+}
+
+void Cluster::finish_record() {
+  for (const auto& replica : replicas_) replica->finish();
+  if (done_ < workload_.requests.size() && settings_.stop_at == kNever) {
+    record_->invalid_reasons.push_back(
+        std::to_string(workload_.requests.size() - done_) +
+        " requests were left when nothing more was scheduled: the policy stalled");
+  }
+  for (std::size_t i = 0; i < table_.size(); ++i) {
+    RequestRecord& r = record_->requests[i];
+    if (r.status == RequestStatus::kUnfinished) r.generated = table_[i].generated_;
+  }
+  sort_tokens();
+}
+
+// The token log is in time order; results hold it by request.
+void Cluster::sort_tokens() {
+  if (!record_->options.token_times) return;
+  std::vector<std::int64_t>& offsets = record_->token_offsets;
+  offsets.assign(table_.size() + 1, 0);
+  for (const auto& [id, at] : token_log_) ++offsets[index(id) + 1];
+  for (std::size_t i = 1; i < offsets.size(); ++i) offsets[i] += offsets[i - 1];
+  std::vector<std::int64_t> next(offsets.begin(), offsets.end() - 1);
+  record_->token_times.resize(token_log_.size());
+  for (const auto& [id, at] : token_log_) {
+    record_->token_times[static_cast<std::size_t>(next[index(id)]++)] = at;
+  }
+}
+
+}  // namespace servelab

@@ -1,0 +1,21 @@
+#include "engine/serve/policy.h"
+
+namespace servelab {
+
+Placement ClusterPolicy::place(const ClusterView& view) {
+  return Placement(view.replicas().size());
+}
+
+void EngineSettings::fields(ParamFields& f) {
+  f.add("max_batch", &limits.max_batch, "requests in one step").range(1, 1 << 16);
+  f.add("max_batch_tokens", &limits.max_batch_tokens, "new token positions in one step")
+      .range(1, 1 << 24);
+  f.add("block_tokens", &block_tokens, "tokens in one KV block").range(1, 4096);
+  f.add("memory_fraction", &memory_fraction, "share of device memory that the engine may use")
+      .range(0.01, 1);
+  f.add("adapter_slots", &adapter_slots,
+        "adapters on the device at once (0: all that are served)")
+      .range(0, 1 << 20);
+}
+
+}  // namespace servelab

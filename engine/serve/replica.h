@@ -1,0 +1,132 @@
+// One replica: a base model on one device group, its memory, and the only place that changes
+// serving state. apply() verifies the numbered invariants of every plan, whatever the technique or
+// the backend, and throws InvariantError with the number of the first that is broken:
+//
+//   I1  every adapter that a step uses is resident, or loading (the step then waits for it)
+//   I2  a request is in at most one step at a time, at this replica, and unfinished
+//   I3  a merged step runs only its adapter's requests
+//   I4  blocks, slots and bytes are conserved: nothing is used twice, nothing is lost
+//   I5  loads start from absent with room; evictions end resident adapters that nothing uses
+//   I6  a slice computes between one and all of a request's pending tokens
+//   I7  a step keeps the engine's limits on requests and on tokens
+//   I8  every request ends exactly once, with exactly its output length
+//   I9  only running requests outside a step are preempted; only unfinished ones are rejected
+#ifndef SERVELAB_SERVE_REPLICA_H_
+#define SERVELAB_SERVE_REPLICA_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/serve/backend.h"
+#include "engine/serve/cluster.h"
+#include "engine/serve/policy.h"
+#include "engine/serve/recorder.h"
+#include "engine/serve/view.h"
+
+namespace servelab {
+
+// State that the replicas of one cluster share.
+struct SharedState {
+  const Workload* workload = nullptr;
+  Backend* backend = nullptr;
+  Timeline* timeline = nullptr;
+  RunRecord* record = nullptr;
+  std::vector<RequestView>* table = nullptr;
+  std::vector<std::pair<RequestId, TimeNs>>* token_log = nullptr;  // null: not kept
+  std::size_t* done = nullptr;  // requests finished or rejected
+};
+
+class Replica {
+ public:
+  Replica(ReplicaId id, const ClusterSettings& settings, const SharedState& shared,
+          std::unique_ptr<ReplicaPolicy> policy);
+
+  const ReplicaView& view() const { return view_; }
+
+  // Takes a request in: an arrival or the end of a migration. One that can never be served here is
+  // rejected with its reason.
+  void admit(RequestId id);
+  // Gives an unfinished request outside any step away, without its KV cache.
+  void release(RequestId id);
+  // Makes an adapter resident before the run starts.
+  void preload(AdapterId id);
+
+  // Asks the policy for plans and applies them until it has none, or the backend is full.
+  void plan();
+  void apply(StepPlan* plan);
+
+  void on_step_done(std::uint32_t slot);
+  void on_load_done(AdapterId id);
+
+  // Ends the run's record and checks that memory is conserved.
+  void finish();
+
+ private:
+  struct Step {
+    bool active = false;
+    std::vector<Slice> slices;
+    std::vector<AdapterId> adapters;
+    BatchShape shape;
+    Exec exec = Exec::kUnmerged;
+    AdapterId merged = kBaseModel;
+  };
+  struct Loading {
+    AdapterId adapter;
+    TimeNs since;
+  };
+
+  RequestView& request(RequestId id) { return (*shared_.table)[index(id)]; }
+  RequestRecord& record_of(RequestId id) { return shared_.record->requests[index(id)]; }
+  RejectReason why_never(const RequestView& r, int max_context_tokens) const;
+
+  void reject(RequestId id, RejectReason reason);
+  void preempt(const Preemption& preemption);
+  void begin_load(AdapterId id);
+  void enter_running(RequestId id, RequestView* r);
+  void leave(RequestId id, RequestView* r);  // frees memory and queues, whatever the phase
+  void add_slice(const Slice& slice, Step* step);
+  void switch_weights(const StepPlan& plan, Step* step, StepWork* work);
+  void finish_request(RequestId id, RequestView* r);
+  void use_adapter(AdapterId id, Step* step);
+
+  void queue_insert(RequestId id, RequestView* r);
+  void queue_erase(RequestId id, RequestView* r);
+
+  void log_plan(const StepPlan& plan);
+  void log_plan_text(const StepPlan& plan);
+  void note_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
+  void close_bin();
+  void note_event(EventCode code, std::int64_t subject, double value);
+
+  ReplicaId id_;
+  SharedState shared_;
+  std::unique_ptr<ReplicaPolicy> policy_;
+  ReplicaView view_;
+  std::unique_ptr<KvPool> kv_;
+  std::unique_ptr<AdapterPool> adapters_;
+  AdapterForm form_;
+  bool reveal_output_length_;
+  Bytes kv_per_token_ = 0;
+  Bytes whole_model_bytes_ = 0;
+  int max_context_tokens_ = 0;
+
+  StepPlan plan_;
+  std::vector<Step> steps_;  // by slot
+  std::uint64_t step_count_ = 0;
+  std::vector<RequestId> finished_;  // reused
+  std::vector<Loading> loading_;
+  Bytes swap_in_ = 0;  // of the plan that is being applied
+  Bytes swap_out_ = 0;
+
+  SeriesBin bin_;
+  TimeNs bin_end_ = 0;
+  ReplicaTotals totals_;
+  std::vector<Gauge> gauges_;
+  std::size_t first_gauge_ = 0;  // in RunRecord::gauges
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_REPLICA_H_

@@ -1,0 +1,112 @@
+// What a replica writes into the run's record: the decision log, series, events and totals.
+#include <cstdio>
+
+#include "engine/serve/replica.h"
+
+namespace servelab {
+
+void Replica::log_plan(const StepPlan& plan) {
+  StreamHash& hash = shared_.record->decision_hash;
+  hash.add(static_cast<std::uint64_t>(shared_.timeline->now()));
+  hash.add(static_cast<std::uint64_t>(id_) | static_cast<std::uint64_t>(plan.exec) << 16 |
+           static_cast<std::uint64_t>(plan.kernel) << 24 |
+           static_cast<std::uint64_t>(plan.merged) << 32);
+  for (const RequestId id : plan.reject) hash.add(1ull << 60 | index(id));
+  for (const Preemption& p : plan.preempt) {
+    hash.add(2ull << 60 | static_cast<std::uint64_t>(p.mode) << 32 | index(p.request));
+  }
+  for (const AdapterId id : plan.evict) hash.add(3ull << 60 | index(id));
+  for (const AdapterId id : plan.load) hash.add(4ull << 60 | index(id));
+  for (const Slice& slice : plan.slices) {
+    hash.add(static_cast<std::uint64_t>(slice.lora) << 56 |
+             static_cast<std::uint64_t>(slice.tokens) << 32 | index(slice.request));
+  }
+  if (shared_.record->options.decision_text) log_plan_text(plan);
+}
+
+void Replica::log_plan_text(const StepPlan& plan) {
+  std::string& out = shared_.record->decisions;
+  char stamp[64];
+  const TimeNs now = shared_.timeline->now();
+  std::snprintf(stamp, sizeof stamp, "%lld.%09lld r%u %s", static_cast<long long>(now / 1000000000),
+                static_cast<long long>(now % 1000000000), static_cast<unsigned>(id_),
+                name(plan.exec));
+  out += stamp;
+  const auto list = [&out](const char* label, const auto& ids, auto number) {
+    if (ids.empty()) return;
+    out += std::string(" ") + label + "=";
+    bool first = true;
+    for (const auto& id : ids) {
+      if (!first) out += ',';
+      first = false;
+      out += number(id);
+    }
+  };
+  const auto plain = [](auto id) { return std::to_string(index(id)); };
+  if (plan.exec == Exec::kMerged && plan.merged != kBaseModel) out += ":" + plain(plan.merged);
+  if (plan.exec == Exec::kUnmerged) out += std::string(":") + name(plan.kernel);
+  list("reject", plan.reject, plain);
+  list("preempt", plan.preempt, [&](const Preemption& p) {
+    return plain(p.request) + (p.mode == PreemptMode::kSwap ? "s" : "");
+  });
+  list("evict", plan.evict, plain);
+  list("load", plan.load, plain);
+  list("run", plan.slices, [&](const Slice& slice) {
+    return plain(slice.request) + (slice.tokens == 1 ? "" : "x" + std::to_string(slice.tokens));
+  });
+  out += '\n';
+}
+
+void Replica::note_step(const Step& step, const StepTiming& timing, std::int64_t sampled) {
+  const bool merged = step.exec == Exec::kMerged;
+  ++shared_.record->steps;
+  ++totals_.steps;
+  totals_.merged_steps += merged ? 1 : 0;
+  totals_.dense += timing.cost.dense;
+  totals_.attention += timing.cost.attention;
+  totals_.lora += timing.cost.lora;
+  totals_.collective += timing.cost.collective;
+  totals_.host += timing.cost.host;
+  totals_.switching += timing.switching;
+  totals_.load_wait += timing.load_wait;
+  totals_.swap += timing.swap;
+  totals_.busy += timing.busy();
+  if (!shared_.record->options.series) return;
+  const TimeNs now = shared_.timeline->now();
+  if (now >= bin_end_) {
+    close_bin();
+    const TimeNs width = shared_.record->options.bin;
+    bin_ = SeriesBin{};
+    bin_.replica = id_;
+    bin_.start = now / width * width;
+    bin_end_ = bin_.start + width;
+  }
+  ++bin_.steps;
+  bin_.merged_steps += merged ? 1 : 0;
+  bin_.batch_requests += static_cast<std::int64_t>(step.slices.size());
+  bin_.prompt_tokens += step.shape.prefill_tokens;
+  bin_.output_tokens += sampled;
+  bin_.running = static_cast<std::int32_t>(view_.running_.size());
+  bin_.waiting = static_cast<std::int32_t>(view_.waiting_.size() + view_.swapped_.size());
+  bin_.kv_blocks_used = static_cast<std::int32_t>(kv_->used_blocks());
+  bin_.adapters_resident = static_cast<std::int32_t>(adapters_->held());
+}
+
+// Bins in which no step ended leave no entry.
+void Replica::close_bin() {
+  if (bin_.steps == 0) return;
+  shared_.record->series.push_back(bin_);
+  for (std::size_t i = 0; i < gauges_.size(); ++i) {
+    GaugeSeries& series = shared_.record->gauges[first_gauge_ + i];
+    series.at.push_back(bin_.start);
+    series.value.push_back(*gauges_[i].value);
+  }
+  bin_.steps = 0;
+}
+
+void Replica::note_event(EventCode code, std::int64_t subject, double value) {
+  shared_.record->events.push_back(
+      EventRecord{shared_.timeline->now(), code, id_, subject, value});
+}
+
+}  // namespace servelab

@@ -1,0 +1,36 @@
+#include "engine/serve/view.h"
+
+#include <algorithm>
+
+namespace servelab {
+
+void FcfsQueue::insert(RequestId id) {
+  if (items_.size() == head_ || items_.back() < id) {
+    items_.push_back(id);
+    return;
+  }
+  const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(head_);
+  if (id < *begin && head_ > 0) {
+    items_[--head_] = id;
+    return;
+  }
+  items_.insert(std::lower_bound(begin, items_.end(), id), id);
+}
+
+void FcfsQueue::erase(RequestId id) {
+  const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(head_);
+  const auto found = std::lower_bound(begin, items_.end(), id);
+  SL_CHECK(found != items_.end() && *found == id, "a queue does not hold the request");
+  if (found != begin) {
+    items_.erase(found);
+    return;
+  }
+  ++head_;
+  // Give the room in front back once it is most of the vector: amortised O(1) per removal.
+  if (head_ >= 64 && head_ * 2 >= items_.size()) {
+    items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(head_));
+    head_ = 0;
+  }
+}
+
+}  // namespace servelab

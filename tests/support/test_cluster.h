@@ -1,0 +1,56 @@
+// Runs a technique on a small cluster with a simple linear cost model, for tests and benchmarks of
+// the serving core that need no model, hardware or trace.
+#ifndef SERVELAB_TESTS_SUPPORT_TEST_CLUSTER_H_
+#define SERVELAB_TESTS_SUPPORT_TEST_CLUSTER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "engine/core/config_node.h"
+#include "engine/serve/cluster.h"
+
+namespace servelab::test {
+
+// Linear in every aggregate; 1 us of fixed cost. Numbers are round, not any machine's.
+class LinearCost final : public CostModel {
+ public:
+  StepCost step(const BatchShape& batch, Exec exec, LoraKernel kernel) const override;
+  TimeNs merge(int rank) const override { return 10'000 + 100 * rank; }
+  TimeNs unmerge(int rank) const override { return 10'000 + 100 * rank; }
+  TimeNs host_to_device(Bytes bytes) const override { return 5'000 + bytes / 16; }
+  TimeNs device_to_host(Bytes bytes) const override { return 5'000 + bytes / 16; }
+};
+
+struct WorkloadShape {
+  int requests = 200;
+  int adapters = 8;
+  int ranks = 8;             // of every adapter
+  double rate_per_s = 2000;  // Poisson
+  int max_prompt = 200;      // uniform from 1
+  int max_output = 60;       // uniform from 1
+  double base_share = 0.1;   // requests without an adapter
+  bool burst = false;        // everyone at t = 0
+};
+Workload make_workload(const WorkloadShape& shape, std::uint64_t seed);
+
+struct RunOptions {
+  std::string technique = "slora";
+  std::string params;  // YAML map of the technique's parameters
+  std::string route;   // empty: the technique's own
+  int replicas = 1;
+  EngineSettings engine;
+  std::int64_t kv_blocks = 400;  // of 16 tokens, besides the adapter slots
+  int max_context_tokens = 4096;
+  RecorderOptions record;
+};
+EngineSettings small_engine();  // 16 requests, 512 tokens, all adapters in slots
+
+RunRecord run(const Workload& workload, const RunOptions& options);
+
+// What must hold for any finished run: stamps in order, every request ended once with its length.
+// Returns the first violation, or an empty string.
+std::string violation(const Workload& workload, const RunRecord& record);
+
+}  // namespace servelab::test
+
+#endif  // SERVELAB_TESTS_SUPPORT_TEST_CLUSTER_H_

@@ -1,0 +1,144 @@
+// Every registered technique x 3 seeds x the situations that break schedulers: the run finishes,
+// breaks no invariant (Replica::apply throws), and loses or duplicates no request.
+#include <gtest/gtest.h>
+
+#include "tests/support/test_cluster.h"
+
+namespace servelab {
+namespace {
+
+using test::RunOptions;
+using test::WorkloadShape;
+
+struct Situation {
+  const char* name;
+  WorkloadShape workload;
+  RunOptions options;
+};
+
+std::vector<Situation> situations() {
+  std::vector<Situation> all;
+  const auto add = [&](const char* name, auto&& change) {
+    Situation s{name, {}, {}};
+    s.options.engine = test::small_engine();
+    change(&s.workload, &s.options);
+    all.push_back(s);
+  };
+  add("steady", [](WorkloadShape* w, RunOptions*) { w->rate_per_s = 200; });
+  add("burst", [](WorkloadShape* w, RunOptions*) { w->burst = true; });
+  add("one_token", [](WorkloadShape* w, RunOptions*) { w->max_prompt = w->max_output = 1; });
+  add("base_model_only", [](WorkloadShape* w, RunOptions*) { w->base_share = 1; });
+  add("tight_memory", [](WorkloadShape* w, RunOptions* o) {
+    w->burst = true;
+    w->base_share = 0;
+    o->kv_blocks = 40;  // two or three requests
+  });
+  add("prompts_longer_than_memory", [](WorkloadShape* w, RunOptions* o) {
+    w->max_prompt = 900;
+    o->kv_blocks = 30;
+  });
+  add("prompts_longer_than_the_token_budget", [](WorkloadShape* w, RunOptions* o) {
+    w->max_prompt = 900;
+    o->kv_blocks = 200;
+    o->engine.limits.max_batch_tokens = 128;
+  });
+  add("more_adapters_than_fit", [](WorkloadShape* w, RunOptions* o) {
+    w->adapters = 100;
+    o->engine.adapter_slots = 3;
+  });
+  add("more_adapters_than_fit_in_a_burst", [](WorkloadShape* w, RunOptions* o) {
+    w->adapters = 40;
+    w->burst = true;
+    o->engine.adapter_slots = 2;
+    o->kv_blocks = 60;
+  });
+  add("one_request_at_a_time", [](WorkloadShape* w, RunOptions* o) {
+    w->burst = true;
+    o->engine.limits.max_batch = 1;
+  });
+  add("three_replicas", [](WorkloadShape* w, RunOptions* o) {
+    w->burst = true;
+    o->replicas = 3;
+  });
+  return all;
+}
+
+class Conformance : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Conformance, FinishesEverySituation) {
+  for (const Situation& situation : situations()) {
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      SCOPED_TRACE(GetParam() + " / " + situation.name + " / seed " + std::to_string(seed));
+      const Workload workload = test::make_workload(situation.workload, seed);
+      RunOptions options = situation.options;
+      options.technique = GetParam();
+      RunRecord record;
+      ASSERT_NO_THROW(record = test::run(workload, options));
+      EXPECT_EQ(test::violation(workload, record), "");
+    }
+  }
+}
+
+TEST_P(Conformance, RejectsOnlyWhatCanNeverFit) {
+  WorkloadShape shape;
+  shape.max_prompt = 900;
+  RunOptions options;
+  options.engine = test::small_engine();
+  options.technique = GetParam();
+  options.kv_blocks = 30;
+  const Workload workload = test::make_workload(shape, 7);
+  const RunRecord record = test::run(workload, options);
+  int rejected = 0;
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    const RequestRecord& r = record.requests[i];
+    if (r.status != RequestStatus::kRejected) continue;
+    ++rejected;
+    EXPECT_EQ(r.reject_reason, RejectReason::kTooLong);
+    EXPECT_GT(workload.requests[i].prompt_tokens, 200) << "a short prompt was rejected";
+  }
+  EXPECT_GT(rejected, 0);
+  EXPECT_LT(rejected, static_cast<int>(workload.requests.size()));
+}
+
+TEST_P(Conformance, SameSeedSameDecisions) {
+  RunOptions options;
+  options.engine = test::small_engine();
+  options.technique = GetParam();
+  options.record.decision_text = true;
+  options.kv_blocks = 60;
+  const Workload workload = test::make_workload({}, 3);
+  const RunRecord a = test::run(workload, options);
+  const RunRecord b = test::run(workload, options);
+  EXPECT_EQ(a.decisions, b.decisions);
+  EXPECT_EQ(a.decision_hash.value(), b.decision_hash.value());
+  EXPECT_FALSE(a.decisions.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Techniques, Conformance,
+                         ::testing::ValuesIn(Registry<Technique>::instance().names()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(TechniqueRegistry, HoldsTheTechniquesOfThisRelease) {
+  const auto names = Registry<Technique>::instance().names();
+  for (const char* expected : {"dlora", "dlora-artifact", "merged-only", "peft", "punica", "slora",
+                               "template", "unmerged-only", "vllm-uniform"}) {
+    EXPECT_NE(std::find(names.begin(), names.end(), expected), names.end()) << expected;
+  }
+}
+
+TEST(TechniqueRegistry, UnknownNameListsTheKnown) {
+  try {
+    Registry<Technique>::instance().make("slorra");
+    FAIL() << "an unknown technique was made";
+  } catch (const SpecError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean 'slora'?"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("merged-only"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace servelab
