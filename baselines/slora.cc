@@ -35,7 +35,7 @@ struct SloraParams {
   }
 };
 
-constexpr double kAbortMargin_s = 0.5;
+constexpr double kAbortMarginSeconds = 0.5;
 constexpr double kRateSmoothing = 0.7;
 
 // S-LoRA's admission bound: with `left_i` tokens still to come and `held_i` held, the peak of the
@@ -44,11 +44,11 @@ class AdmissionBound {
  public:
   void clear() { entries_.clear(); }
   std::size_t size() const { return entries_.size(); }
-  void add(std::int64_t held, std::int64_t left) {
+  void append(std::int64_t held, std::int64_t left) { entries_.push_back({held, left}); }
+  void sort() { std::sort(entries_.begin(), entries_.end(), longer); }
+  void insert(std::int64_t held, std::int64_t left) {  // into sorted entries
     const Entry entry{held, left};
-    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry,
-                                     [](const Entry& a, const Entry& b) { return a.left > b.left; }),
-                    entry);
+    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, longer), entry);
   }
   std::int64_t peak_tokens() const {
     std::int64_t held = 0, peak = 0, i = 0;
@@ -63,6 +63,9 @@ class AdmissionBound {
   struct Entry {
     std::int64_t held, left;
   };
+  static bool longer(const Entry& a, const Entry& b) {
+    return a.left != b.left ? a.left > b.left : a.held < b.held;
+  }
   std::vector<Entry> entries_;
 };
 
@@ -123,10 +126,13 @@ class SloraPolicy final : public ReplicaPolicy {
     }
   }
 
-  // The waiting requests that may join, first come first served until one does not fit.
+  // The waiting requests that may join: first come, first served (or the reverse) until one does
+  // not fit.
   void select(const ReplicaView& view) {
     selected_.clear();
     new_adapters_.clear();
+    const int room = std::min(params_.max_running, view.limits().max_batch);
+    if (static_cast<int>(view.running().size()) >= room) return;
     bound_.clear();
     std::int64_t adapter_blocks = 0;
     for (AdapterId id = view.adapters().oldest(); id != kBaseModel; id = view.adapters().newer(id)) {
@@ -134,21 +140,24 @@ class SloraPolicy final : public ReplicaPolicy {
     }
     for (const RequestId id : view.running()) {
       const RequestView& r = view.request(id);
-      bound_.add(r.context() + r.pending(), std::max(0, r.remaining_limit() - 1));
+      bound_.append(r.context() + r.pending(), std::max(0, r.remaining_limit() - 1));
     }
+    bound_.sort();
     const KvPool& kv = view.kv();
     const std::int64_t prompt_budget =
         std::min<std::int64_t>(view.limits().max_batch_tokens,
                                std::max<std::int64_t>(kv.total_blocks() * kv.block_tokens() / 6,
                                                       params_.min_prefill_tokens));
-    const int room = std::min(params_.max_running, view.limits().max_batch);
     std::int64_t prompts = 0;
-    for (const RequestId id : candidates(view)) {
+    const std::span<const RequestId> waiting = view.waiting();
+    for (std::size_t i = 0; i < waiting.size(); ++i) {
+      const RequestId id = waiting[newest_first_ ? waiting.size() - 1 - i : i];
+      if (aborted(id)) continue;
       const RequestView& r = view.request(id);
       if (static_cast<int>(bound_.size()) >= room) break;
       const std::int64_t pending = r.pending();
       if (prompts + pending > prompt_budget && !selected_.empty()) break;
-      bound_.add(pending + 1, std::max(0, r.remaining_limit() - 1));
+      bound_.insert(pending + 1, std::max(0, r.remaining_limit() - 1));
       std::int64_t blocks = adapter_blocks;
       const bool is_new = r.adapter() != kBaseModel && view.adapters().users(r.adapter()) == 0 &&
                           std::find(new_adapters_.begin(), new_adapters_.end(), r.adapter()) ==
@@ -191,25 +200,6 @@ class SloraPolicy final : public ReplicaPolicy {
     }
   }
 
-  // The waiting queue in the order of admission: newest first under early abort while requests
-  // come faster than they are admitted.
-  const std::vector<RequestId>& candidates(const ReplicaView& view) {
-    candidates_.clear();
-    const auto most = static_cast<std::size_t>(params_.max_running);
-    const std::span<const RequestId> waiting = view.waiting();
-    if (params_.early_abort && newest_first_) {
-      for (std::size_t i = waiting.size(); i > 0 && candidates_.size() < most; --i) {
-        if (!aborted(waiting[i - 1])) candidates_.push_back(waiting[i - 1]);
-      }
-    } else {
-      for (const RequestId id : waiting) {
-        if (candidates_.size() == most) break;
-        if (!aborted(id)) candidates_.push_back(id);
-      }
-    }
-    return candidates_;
-  }
-
   bool aborted(RequestId id) const {
     return std::find(aborted_.begin(), aborted_.end(), id) != aborted_.end();
   }
@@ -217,7 +207,7 @@ class SloraPolicy final : public ReplicaPolicy {
   void abort_late(const ReplicaView& view, StepPlan* out) {
     aborted_.clear();
     for (const RequestId id : view.waiting()) {  // oldest first: the rest are younger
-      if (to_seconds(view.waited(id)) + kAbortMargin_s < params_.ttft_slo_s) break;
+      if (to_seconds(view.waited(id)) + kAbortMarginSeconds < params_.ttft_slo_s) break;
       if (view.request(id).generated() == 0) aborted_.push_back(id);
     }
     out->reject = aborted_;
@@ -227,7 +217,7 @@ class SloraPolicy final : public ReplicaPolicy {
     batch_rate_ = std::max(1, static_cast<int>(kRateSmoothing * static_cast<double>(selected_.size()) +
                                                (1 - kRateSmoothing) * batch_rate_));
     last_waiting_ = waiting;
-    newest_first_ = arrival_rate_ >= batch_rate_;
+    newest_first_ = arrival_rate_ >= batch_rate_;  // newest first while they come too fast
   }
 
   SloraParams params_;
@@ -235,9 +225,9 @@ class SloraPolicy final : public ReplicaPolicy {
   int decodes_since_admission_ = 0;
   StepBuilder builder_{StepBuilder::Options{}};
   AdmissionBound bound_;
-  std::vector<RequestId> selected_, candidates_, aborted_;
+  std::vector<RequestId> selected_, aborted_;
   std::vector<AdapterId> new_adapters_, prefetched_, maybe_idle_;
-  bool newest_first_ = true;
+  bool newest_first_ = false;  // early abort only
   int arrival_rate_ = 0, batch_rate_ = 1;
   double last_waiting_ = 0;
 };

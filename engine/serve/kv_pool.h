@@ -1,12 +1,14 @@
 // The paged device memory of one replica: fixed-size blocks with ids, handed out to owners. KV
 // caches take blocks here; under unified paging (S-LoRA 5) adapters take them from the same pool.
 //
-// An owner's blocks are a chain through one array, so that taking a block and giving all blocks
-// back are O(1) each, whatever the chain's length. Real backends read the chain into block tables.
+// Free blocks are a stack, an owner's blocks one array (a block table, as attention kernels read
+// it): taking a block is O(1), giving all back is one copy.
 #ifndef SERVELAB_SERVE_KV_POOL_H_
 #define SERVELAB_SERVE_KV_POOL_H_
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/core/check.h"
@@ -14,13 +16,13 @@
 namespace servelab {
 
 using BlockIndex = std::int32_t;
-inline constexpr BlockIndex kNoBlock = -1;
 
-// Owned blocks, oldest first.
+// Owned blocks, oldest first. Belongs to the pool that filled it; give it back with release().
 struct BlockList {
-  BlockIndex head = kNoBlock;
-  BlockIndex tail = kNoBlock;
+  BlockIndex* data = nullptr;
   std::int32_t count = 0;
+  std::int32_t capacity = 0;
+  std::span<const BlockIndex> blocks() const { return {data, static_cast<std::size_t>(count)}; }
 };
 
 class KvPool {
@@ -28,57 +30,44 @@ class KvPool {
   // `blocks` >= 0 blocks of `block_tokens` >= 1 tokens each.
   KvPool(std::int64_t blocks, int block_tokens);
 
-  std::int64_t total_blocks() const { return static_cast<std::int64_t>(next_.size()); }
+  std::int64_t total_blocks() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t free_blocks() const { return free_count_; }
   std::int64_t used_blocks() const { return total_blocks() - free_count_; }
-  std::int64_t peak_used_blocks() const { return peak_used_; }
+  std::int64_t peak_used_blocks() const { return total_blocks() - lowest_free_; }
   int block_tokens() const { return block_tokens_; }
 
   // Blocks that `tokens` tokens need.
   std::int64_t blocks_for(std::int64_t tokens) const {
-    return (tokens + block_tokens_ - 1) / block_tokens_;
+    return block_tokens_ == 1 ? tokens : (tokens + block_tokens_ - 1) / block_tokens_;
   }
 
   // Grows `list` to `count` blocks in all. False, and nothing changed, when too few are free.
   bool grow(BlockList* list, std::int64_t count) {
-    std::int64_t missing = count - list->count;
+    const std::int64_t missing = count - list->count;
     if (missing <= 0) return true;
     if (missing > free_count_) return false;
-    free_count_ -= missing;
-    if (used_blocks() > peak_used_) peak_used_ = used_blocks();
-    list->count += static_cast<std::int32_t>(missing);
-    while (missing-- > 0) {
-      const BlockIndex block = free_head_;
-      free_head_ = next_[static_cast<std::size_t>(block)];
-      next_[static_cast<std::size_t>(block)] = kNoBlock;
-      if (list->head == kNoBlock) {
-        list->head = block;
-      } else {
-        next_[static_cast<std::size_t>(list->tail)] = block;
-      }
-      list->tail = block;
+    if (count > list->capacity) enlarge(list, count);
+    for (std::int64_t i = list->count; i < count; ++i) {
+      list->data[i] = free_[static_cast<std::size_t>(--free_count_)];
     }
+    list->count = static_cast<std::int32_t>(count);
+    if (free_count_ < lowest_free_) lowest_free_ = free_count_;
     return true;
   }
 
   // Gives every block of `list` back.
-  void release(BlockList* list) {
-    if (list->count == 0) return;
-    next_[static_cast<std::size_t>(list->tail)] = free_head_;
-    free_head_ = list->head;
-    free_count_ += list->count;
-    *list = BlockList{};
-  }
-
-  // The block after `block` in its owner's chain, kNoBlock at the end.
-  BlockIndex after(BlockIndex block) const { return next_[static_cast<std::size_t>(block)]; }
+  void release(BlockList* list);
 
  private:
-  std::vector<BlockIndex> next_;
-  BlockIndex free_head_ = kNoBlock;
+  static constexpr int kSizeClasses = 27;
+  void enlarge(BlockList* list, std::int64_t count);
+
+  std::vector<BlockIndex> free_;  // the first free_count_ entries are free; the top is taken next
   std::int64_t free_count_ = 0;
-  std::int64_t peak_used_ = 0;
+  std::int64_t lowest_free_ = 0;
   int block_tokens_;
+  std::vector<BlockIndex*> spare_[kSizeClasses];  // arrays of 16 << class entries, for reuse
+  std::vector<std::unique_ptr<BlockIndex[]>> arrays_;
 };
 
 }  // namespace servelab

@@ -34,17 +34,19 @@ void Replica::log_plan_text(const StepPlan& plan) {
   out += stamp;
   const auto list = [&out](const char* label, const auto& ids, auto number) {
     if (ids.empty()) return;
-    out += std::string(" ") + label + "=";
-    bool first = true;
+    out.append(" ").append(label);
+    char separator = '=';
     for (const auto& id : ids) {
-      if (!first) out += ',';
-      first = false;
+      out += separator;
       out += number(id);
+      separator = ',';
     }
   };
   const auto plain = [](auto id) { return std::to_string(index(id)); };
-  if (plan.exec == Exec::kMerged && plan.merged != kBaseModel) out += ":" + plain(plan.merged);
-  if (plan.exec == Exec::kUnmerged) out += std::string(":") + name(plan.kernel);
+  if (plan.exec == Exec::kMerged && plan.merged != kBaseModel) {
+    out.append(":").append(plain(plan.merged));
+  }
+  if (plan.exec == Exec::kUnmerged) out.append(":").append(name(plan.kernel));
   list("reject", plan.reject, plain);
   list("preempt", plan.preempt, [&](const Preemption& p) {
     return plain(p.request) + (p.mode == PreemptMode::kSwap ? "s" : "");
@@ -52,7 +54,9 @@ void Replica::log_plan_text(const StepPlan& plan) {
   list("evict", plan.evict, plain);
   list("load", plan.load, plain);
   list("run", plan.slices, [&](const Slice& slice) {
-    return plain(slice.request) + (slice.tokens == 1 ? "" : "x" + std::to_string(slice.tokens));
+    std::string text = plain(slice.request);
+    if (slice.tokens > 1) text.append("x").append(std::to_string(slice.tokens));
+    return text;
   });
   out += '\n';
 }
