@@ -1,0 +1,71 @@
+// The arrows between folders: who may include whom. A new dependency is a decision, made here.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::map<std::string, std::vector<std::string>>& allowed() {
+  static const std::map<std::string, std::vector<std::string>> arrows = {
+      {"engine/core", {"engine/core"}},
+      {"engine/serve", {"engine/core", "engine/serve"}},
+      {"engine/model", {"engine/core", "engine/model", "kernels"}},
+      {"engine/backend",
+       {"engine/core", "engine/serve", "engine/model", "engine/backend", "kernels"}},
+      {"engine/workload", {"engine/core", "engine/serve/request.h", "engine/workload"}},
+      {"engine/record", {"engine/core", "engine/serve", "engine/workload", "engine/record"}},
+      {"engine/run", {"engine/"}},
+      {"baselines",
+       {"baselines/", "engine/core", "engine/serve/policy.h", "engine/serve/plan.h",
+        "engine/serve/view.h"}},
+      {"kernels", {"kernels"}},
+  };
+  return arrows;
+}
+
+std::string folder_of(const std::string& file) {
+  for (const auto& [folder, targets] : allowed()) {
+    if (file.rfind(folder + "/", 0) == 0) return folder;
+  }
+  return "";
+}
+
+TEST(Architecture, IncludesFollowTheArrows) {
+  const fs::path root = SERVELAB_SOURCE_DIR;
+  const std::regex include(R"(^\s*#include \"([^\"]+)\")");
+  int files = 0;
+  for (const char* top : {"engine", "baselines", "kernels"}) {
+    if (!fs::exists(root / top)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      const std::string extension = entry.path().extension();
+      if (extension != ".h" && extension != ".cc" && extension != ".cu" && extension != ".cuh") {
+        continue;
+      }
+      const std::string file = fs::relative(entry.path(), root).generic_string();
+      const std::string folder = folder_of(file);
+      ASSERT_FALSE(folder.empty()) << file << " lies in a folder that has no rule";
+      ++files;
+      std::ifstream in(entry.path());
+      std::string line;
+      while (std::getline(in, line)) {
+        std::smatch match;
+        if (!std::regex_search(line, match, include)) continue;
+        const std::string target = match[1];
+        const auto& targets = allowed().at(folder);
+        const bool fine = std::any_of(targets.begin(), targets.end(), [&](const auto& prefix) {
+          return target.rfind(prefix, 0) == 0;
+        });
+        EXPECT_TRUE(fine) << file << " may not include " << target;
+      }
+    }
+  }
+  EXPECT_GT(files, 40);
+}
+
+}  // namespace
