@@ -22,8 +22,7 @@ class PunicaPolicy final : public ReplicaPolicy {
       if (builder_.preempted(id)) continue;
       const RequestView& r = view.request(id);
       if (r.decoding() && builder_.add_decode(id, r)) continue;
-      // When it cannot grow even after everything newer gave way, it gives way itself.
-      if (!builder_.full() && !builder_.add(id)) builder_.preempt(id);
+      builder_.add_or_yield(id);
     }
     for (const RequestId id : view.waiting()) {
       if (prefills == 0 || builder_.full() || !out->preempt.empty()) break;
@@ -31,7 +30,7 @@ class PunicaPolicy final : public ReplicaPolicy {
       if (!builder_.acquire(adapter)) break;
       // Its adapter is on its way: the others do not wait for it.
       if (adapter != kBaseModel && !view.adapters().resident(adapter) && !idle(view)) continue;
-      if (!builder_.add(id)) break;
+      if (builder_.add(id) != StepBuilder::Added::kYes) break;
       --prefills;
     }
     return !out->slices.empty() || !out->load.empty();

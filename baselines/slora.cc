@@ -121,8 +121,7 @@ class SloraPolicy final : public ReplicaPolicy {
     for (const RequestId id : view.running()) {
       const RequestView& r = view.request(id);
       if (r.decoding() && builder_.add_decode(id, r)) continue;
-      if (builder_.preempted(id) || builder_.full()) continue;
-      if (!builder_.add(id)) builder_.preempt(id);
+      builder_.add_or_yield(id);
     }
   }
 
@@ -178,7 +177,7 @@ class SloraPolicy final : public ReplicaPolicy {
     select(view);
     builder_.begin(view, out, params_.max_running);
     for (const RequestId id : selected_) {
-      if (!builder_.acquire(view.request(id).adapter()) || !builder_.add(id)) break;
+      if (!builder_.acquire(view.request(id).adapter()) || !builder_.add_or_yield(id)) break;
     }
     maybe_idle_.insert(maybe_idle_.end(), prefetched_.begin(), prefetched_.end());
     prefetched_.clear();

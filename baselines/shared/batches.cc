@@ -33,8 +33,11 @@ int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, Step
     if (builder->full()) break;
     if (builder->preempted(id)) continue;
     if (!builder->acquire(view.request(id).adapter())) continue;
-    if (!builder->add(id)) break;
-    ++added;
+    if (builder->add_or_yield(id)) {
+      ++added;
+    } else if (!builder->preempted(id)) {
+      break;
+    }
   }
   return added;
 }

@@ -102,22 +102,30 @@ bool StepBuilder::make_room(std::int64_t blocks, RequestId for_request) {
   return true;
 }
 
-bool StepBuilder::add(RequestId id) {
-  if (full() || preempted(id)) return false;
+StepBuilder::Added StepBuilder::add(RequestId id) {
+  if (full() || preempted(id)) return Added::kStepFull;
   const RequestView& r = view_->request(id);
   int tokens = r.pending();
   if (tokens > tokens_left_) {
     const bool alone_too_long = tokens > view_->limits().max_batch_tokens;
-    if (!options_.chunked_prefill && !(alone_too_long && plan_->slices.empty())) return false;
+    if (!options_.chunked_prefill && !(alone_too_long && plan_->slices.empty())) {
+      return Added::kStepFull;
+    }
     tokens = tokens_left_;
   }
   const std::int64_t missing = blocks_missing(id, tokens);
-  if (missing > free_blocks_ && !make_room(missing, id)) return false;
+  if (missing > free_blocks_ && !make_room(missing, id)) return Added::kNoMemory;
   free_blocks_ -= missing;
   --requests_left_;
   tokens_left_ -= tokens;
   plan_->slices.push_back(Slice{id, tokens});
-  return true;
+  return Added::kYes;
+}
+
+bool StepBuilder::add_or_yield(RequestId id) {
+  const Added added = add(id);
+  if (added == Added::kNoMemory && view_->request(id).phase() == Phase::kRunning) preempt(id);
+  return added == Added::kYes;
 }
 
 }  // namespace servelab

@@ -38,8 +38,15 @@ class StepBuilder {
   bool acquire(AdapterId id);
 
   // Adds a slice with the request's pending tokens. Preempts later arrivals that are not in this
-  // step when blocks run out. False, and nothing added, when it does not fit.
-  bool add(RequestId id);
+  // step when blocks run out.
+  enum class Added {
+    kYes,
+    kStepFull,  // the step has no room for it: requests or tokens
+    kNoMemory,  // nobody can give way to it; a running request may then be preempted itself
+  };
+  Added add(RequestId id);
+  // add(), and a running request that finds no memory is preempted itself, so that others go on.
+  bool add_or_yield(RequestId id);
 
   // Adds a slice for a decoding request that holds enough blocks, or one more that is free.
   bool add_decode(RequestId id, const RequestView& r) {

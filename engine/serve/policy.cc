@@ -18,4 +18,12 @@ void EngineSettings::fields(ParamFields& f) {
       .range(0, 1 << 20);
 }
 
+void check_engine(const Technique& technique, const EngineSettings& engine) {
+  if (technique.capabilities().merges && engine.adapter_slots == 1) {
+    throw SpecError(
+        "engine.adapter_slots is 1, but a technique that merges adapters needs 2: one in the "
+        "weights, which is needed to take it out again, and one to come in");
+  }
+}
+
 }  // namespace servelab

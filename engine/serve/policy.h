@@ -101,6 +101,9 @@ class Technique {
   virtual std::string default_cluster_policy() const { return "least-loaded"; }
 };
 
+// Throws SpecError when the technique cannot work with these settings.
+void check_engine(const Technique& technique, const EngineSettings& engine);
+
 }  // namespace servelab
 
 // On the last line of a technique's file, outside any namespace.

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The same specs twice, and with -O0 and -O3: decision logs and content digests must be equal, byte
+# for byte. Usage: tests/determinism.sh [BUILD] (default: build)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build}
+python=${PYTHON:-.venv/bin/python}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+cmake -S . -B build-O0 -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DSERVELAB_TESTS=OFF \
+  -DSERVELAB_CUDA=OFF >"$out/cmake.log" || { cat "$out/cmake.log"; exit 1; }
+cmake --build build-O0 --target servelab -j "$(nproc)" >"$out/build.log" ||
+  { tail -n 40 "$out/build.log"; exit 1; }
+
+"$build/servelab" run experiments/smoke/*.yaml --out "$out/O3" --quiet
+"$build/servelab" run experiments/smoke/*.yaml --out "$out/again" --quiet
+build-O0/servelab run experiments/smoke/*.yaml --out "$out/O0" --quiet
+
+"$python" - "$out" <<'PYTHON'
+import pathlib, sys
+import h5py
+
+out = pathlib.Path(sys.argv[1])
+runs = {}
+for name in ("O3", "again", "O0"):
+    for path in sorted((out / name).rglob("points/*.h5")):
+        with h5py.File(path) as f:
+            log = bytes(f["decisions"][()]) if "decisions" in f else b""
+            runs.setdefault(str(path.relative_to(out / name)), {})[name] = (
+                f.attrs["content_digest"], f.attrs["decision_hash"], log)
+bad = 0
+if not runs:
+    sys.exit("determinism: no points were written")
+for point, seen in runs.items():
+    if len(seen) != 3 or len(set(seen.values())) != 1:
+        bad += 1
+        print(f"determinism: {point} differs between {', '.join(seen)}")
+logs = sum(1 for seen in runs.values() if seen.get("O3", ("", "", b""))[2])
+print(f"determinism: {len(runs)} points, {logs} with decision logs, {bad} differ")
+sys.exit(1 if bad or not logs else 0)
+PYTHON
