@@ -16,18 +16,21 @@ namespace {
 
 struct DloraParams {
   double alpha = 1.0;
-  double beta = 0.5556;
+  double beta = 0;
   double alpha_max = 1.0;
   double gamma_dec = 0.05;
   double gamma_mul = 1.1;
-  int break_iterations = 32;
-  double starve_credit = 500;
+  int break_iterations = 0;
+  double starve_credit = 10000;
   std::string kernel = "einsum";
 
   void fields(ParamFields& f) {
     f.add("alpha", &alpha, "initial threshold |R_merge| / |B_fcfs| above which it merges")
         .range(0, 100);
-    f.add("beta", &beta, "initial threshold below which it unmerges").range(0, 100);
+    f.add("beta", &beta,
+          "initial threshold below which it unmerges; 0: the time of a full merged decode step over "
+          "an unmerged one, which is how the artifact came to its 15/27")
+        .range(0, 100);
     f.add("alpha_max", &alpha_max,
           "bound on alpha (ours: above 1 a full merged batch could never be chosen)")
         .range(0, 100);
@@ -35,11 +38,11 @@ struct DloraParams {
         .range(0, 1);
     f.add("gamma_mul", &gamma_mul, "factor on a threshold that was too loose").range(1, 10);
     f.add("break_iterations", &break_iterations,
-          "steps after which thresholds are tuned, besides at switches (ours)")
-        .range(1, 1e6);
+          "also tune after this many steps without a switch or a new R_merge; 0: never, as in the "
+          "artifact (the paper gives no number)")
+        .range(0, 1e9);
     f.add("starve_credit", &starve_credit,
-          "credit, in displaced full batches, that an adapter gathers before it starves (ours; the "
-          "artifact's 10000 is never reached)")
+          "credit, in displaced full batches, that an adapter gathers before it starves")
         .range(0, 1e9);
     add_kernel_field(f, &kernel);
   }
@@ -59,14 +62,14 @@ class DloraPolicy final : public ReplicaPolicy {
         beta_(params.beta) {}
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
-    if (credits_.empty()) open_credits(view);
+    if (credits_.empty()) start(view);
     const int max_batch = view.limits().max_batch;
     oldest_requests(view, max_batch, &fcfs_);
     if (fcfs_.empty()) return false;
     choose(view, max_batch);
     if (fill(view, out)) return true;
     // The chosen batch found no memory: first-come order always makes progress.
-    to_unmerged(view);
+    to_unmerged();
     batch_ = fcfs_;
     out->clear();
     return fill(view, out);
@@ -77,10 +80,30 @@ class DloraPolicy final : public ReplicaPolicy {
   }
 
  private:
-  void open_credits(const ReplicaView& view) {
+  void start(const ReplicaView& view) {
+    if (beta_ == 0) beta_ = std::min(speed_rate(view), alpha_);
     const auto n = static_cast<double>(view.adapter_table().size());
     const double unit = params_.starve_credit;
     credits_.open(view.adapter_table().size(), {unit * (n - 1), unit * n, unit * (n - 0.5)});
+  }
+
+  // Merged over unmerged time of a full decode step, every request with its own adapter.
+  double speed_rate(const ReplicaView& view) const {
+    constexpr int kContext = 256;  // tokens; the ratio hardly depends on it
+    BatchShape shape;
+    int max_rank = 0;
+    for (const Adapter& adapter : view.adapter_table()) max_rank = std::max(max_rank, adapter.rank);
+    const std::int64_t n = view.limits().max_batch;
+    const auto adapters = static_cast<std::int64_t>(view.adapter_table().size());
+    shape.tokens = shape.sampled = shape.decode_requests = shape.lora_tokens = n;
+    shape.decode_context = n * kContext;
+    shape.lora_adapters = std::min(n, adapters);
+    shape.lora_rank_tokens = n * max_rank;
+    shape.lora_rank_sum = shape.lora_adapters * max_rank;
+    shape.lora_max_rank = max_rank;
+    const CostModel& cost = view.cost();
+    return static_cast<double>(cost.step(shape, Exec::kMerged, kernel_).total()) /
+           static_cast<double>(cost.step(shape, Exec::kUnmerged, kernel_).total());
   }
 
   // Algorithms 3 and 1: fills batch_, merged_ and target_.
@@ -92,12 +115,14 @@ class DloraPolicy final : public ReplicaPolicy {
     observe(view, candidate);
     const double size = static_cast<double>(view.requests_of(candidate).count);
     ratio_ = size / static_cast<double>(fcfs_.size());
-    if (!merged_ && candidate != kBaseModel && ratio_ > alpha_) {
-      tune(view);
+    // ">= alpha" as in the artifact: with the paper's ">" and alpha = 1, a batch that is all of one
+    // adapter would never be merged.
+    if (!merged_ && candidate != kBaseModel && ratio_ >= alpha_) {
+      tune();
       merged_ = true;
       target_ = candidate;
-    } else if (merged_ && (ratio_ < beta_ || merge_.empty() || !eligible(view, candidate))) {
-      to_unmerged(view);
+    } else if (merged_ && (ratio_ < beta_ || merge_.empty() || !eligible(candidate))) {
+      to_unmerged();
     }
     batch_ = merged_ ? merge_ : fcfs_;
     if (merged_) pay(view, target_);
@@ -113,7 +138,7 @@ class DloraPolicy final : public ReplicaPolicy {
     if (batch_.empty()) return false;
     std::sort(batch_.begin(), batch_.end());
     if (static_cast<int>(batch_.size()) > max_batch) batch_.resize(static_cast<std::size_t>(max_batch));
-    if (merged_) to_unmerged(view);
+    if (merged_) to_unmerged();
     pay(view, view.request(batch_.front()).adapter());
     return true;
   }
@@ -127,7 +152,7 @@ class DloraPolicy final : public ReplicaPolicy {
       const int count = view.requests_of(id).count;
       if (id == kBaseModel || count < most || (count == most && best < id)) continue;
       oldest_of_adapter(view, id, max_batch, &merge_);
-      if (!eligible(view, id)) continue;
+      if (!eligible(id)) continue;
       best = id;
       most = count;
     }
@@ -135,7 +160,7 @@ class DloraPolicy final : public ReplicaPolicy {
   }
 
   // Algorithm 3, line 17, for the batch in merge_.
-  bool eligible(const ReplicaView& /*view*/, AdapterId id) {
+  bool eligible(AdapterId id) {
     difference_.compute(fcfs_, merge_);
     return credits_.credit(id) >= unit_ * static_cast<double>(difference_.displaced.size());
   }
@@ -149,7 +174,8 @@ class DloraPolicy final : public ReplicaPolicy {
   void observe(const ReplicaView& view, AdapterId candidate) {
     const bool new_candidate = candidate != last_candidate_;
     last_candidate_ = candidate;
-    if (new_candidate || period_.iterations >= params_.break_iterations) tune(view);
+    const int limit = params_.break_iterations;
+    if (new_candidate || (limit > 0 && period_.iterations >= limit)) tune();
     if (merge_.empty() || candidate == kBaseModel) return;
     const CostModel& cost = view.cost();
     ++period_.iterations;
@@ -164,7 +190,7 @@ class DloraPolicy final : public ReplicaPolicy {
   }
 
   // A break point. The switch that was not made would have cost the mode that was not chosen.
-  void tune(const ReplicaView& /*view*/) {
+  void tune() {
     if (period_.iterations > 0) {
       const double merged = period_.merged_requests /
                             (period_.merged_time + (merged_ ? 0 : switch_time_));
@@ -185,8 +211,8 @@ class DloraPolicy final : public ReplicaPolicy {
     period_ = Period{};
   }
 
-  void to_unmerged(const ReplicaView& view) {
-    if (merged_) tune(view);
+  void to_unmerged() {
+    if (merged_) tune();
     merged_ = false;
   }
 
