@@ -1,0 +1,329 @@
+#include "engine/workload/arrivals.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "engine/core/portable_math.h"
+#include "engine/workload/function_trace.h"
+#include "engine/workload/renewal.h"
+
+namespace servelab {
+namespace {
+
+constexpr std::size_t kNoBound = SIZE_MAX;
+constexpr char kStream[] = "arrivals";
+
+GapKind gap_kind_of(const std::string& name) {
+  if (name == "gamma") return GapKind::kGamma;
+  if (name == "lognormal") return GapKind::kLogNormal;
+  if (name == "weibull") return GapKind::kWeibull;
+  if (name == "even") return GapKind::kEven;
+  return GapKind::kExponential;
+}
+
+class Generator {
+ public:
+  explicit Generator(const ArrivalInputs& inputs)
+      : inputs_(inputs),
+        all_(*inputs.settings),
+        arrivals_(inputs.settings->arrivals),
+        items_(inputs.shares->size()) {
+    if (all_.bounds.requests > 0) max_requests_ = static_cast<std::size_t>(all_.bounds.requests);
+    if (all_.bounds.duration_s > 0) end_ = from_seconds(all_.bounds.duration_s);
+  }
+
+  ArrivalPlan run() {
+    const std::string& process = arrivals_.process;
+    const bool is_bounded = max_requests_ != kNoBound || end_ != kNever;
+    if (!is_bounded && process != "replay") fail("process", "set 'requests' or 'duration_s'");
+    if (process == "closed") {
+      closed();
+    } else if (process == "trace-rate") {
+      trace_rate();
+    } else if (process == "trace-shares") {
+      trace_shares();
+    } else if (process == "servegen") {
+      servegen();
+    } else if (process == "replay") {
+      replay();
+    } else if (process == "switching") {
+      per_item([&](std::uint32_t item, double rate) {
+        return std::make_unique<SwitchingProcess>(
+            stream(item), RngStream(inputs_.seed, "switching", item), arrivals_, rate);
+      });
+    } else {
+      steady(gap_kind_of(process));
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& key, const std::string& what) const {
+    const ConfigNode* node = inputs_.section->find(key);
+    throw SpecError(node != nullptr ? node->mark : inputs_.section->mark, what);
+  }
+
+  RngStream stream(std::uint64_t item) const { return RngStream(inputs_.seed, kStream, item); }
+
+  double rate() const {
+    if (arrivals_.rate_per_s > 0) return arrivals_.rate_per_s;
+    if (inputs_.weight_sum > 0) return inputs_.weight_sum;
+    fail("rate", "'rate' must be above 0 unless popularity.weights or a trace gives it");
+  }
+
+  template <class Make>
+  void per_item(const Make& make) {
+    std::vector<ProcessOfItem> processes;
+    const double total = rate();
+    for (std::size_t i = 0; i < items_; ++i) {
+      const double share = (*inputs_.shares)[i];
+      if (share <= 0) continue;
+      const auto item = static_cast<std::uint32_t>(i);
+      processes.push_back({item, make(item, share * total)});
+    }
+    plan_.arrivals = merge_processes(&processes, max_requests_, end_);
+  }
+
+  void steady(GapKind kind) {
+    const GapSampler gaps(kind, arrivals_.cv);
+    if (arrivals_.per_adapter) {
+      per_item([&](std::uint32_t item, double rate) {
+        return std::make_unique<SteadyProcess>(stream(item), gaps, rate);
+      });
+      return;
+    }
+    std::vector<ProcessOfItem> one;
+    one.push_back({kAnyItem, std::make_unique<SteadyProcess>(stream(0), gaps, rate())});
+    plan_.arrivals = merge_processes(&one, max_requests_, end_);
+  }
+
+  void closed() {
+    if (max_requests_ == kNoBound) fail("process", "process closed needs 'requests'");
+    plan_.arrivals.resize(max_requests_);
+  }
+
+  FunctionTrace load(double bin_s) {
+    if (arrivals_.trace.empty()) {
+      fail("process", "process " + arrivals_.process + " needs 'trace'");
+    }
+    FunctionTraceRequest request;
+    request.name = arrivals_.trace;
+    request.role = "arrivals";
+    request.data_dir = inputs_.data_dir;
+    request.embedded_allowed = all_.bounds.fallback == "embedded";
+    request.bin_s = bin_s;
+    request.start_s = arrivals_.start_s;
+    request.window_s = arrivals_.window_s;
+    request.functions = static_cast<std::size_t>(all_.popularity.functions);
+    const ConfigNode* node = inputs_.section->find("trace");
+    request.mark = node != nullptr ? node->mark : inputs_.section->mark;
+    FunctionTrace trace = load_function_trace(request);
+    if (trace.bin_s == 0) {
+      fail("trace", "trace '" + arrivals_.trace +
+                        "' gives popularity only, no times; use it as popularity.trace");
+    }
+    plan_.sources.push_back(trace.source);
+    return trace;
+  }
+
+  std::vector<std::uint32_t> mapping(const FunctionTrace& trace) const {
+    return map_functions(trace, items_, static_cast<std::size_t>(all_.popularity.skewness),
+                         all_.popularity.sort);
+  }
+
+  // Adds up the counts of all functions (or of those of one item); scaled to arrivals per simulated
+  // second.
+  double scale_of(const FunctionTrace& trace) const {
+    const double bin_s = trace.bin_s / arrivals_.speed;
+    if (arrivals_.rate_per_s <= 0) return 1 / bin_s;
+    double sum = 0;
+    for (const float count : trace.counts) sum += count;
+    return arrivals_.rate_per_s * static_cast<double>(trace.bins) / sum;
+  }
+
+  void trace_rate() {
+    const bool per_second = arrivals_.trace.rfind("caraserve-rate", 0) == 0;
+    const FunctionTrace trace = load(per_second ? 1 : 60);
+    const double scale = scale_of(trace);
+    const double bin_s = trace.bin_s / arrivals_.speed;
+    const GapSampler gaps(gap_kind_of(arrivals_.gaps), arrivals_.cv);
+    const std::size_t streams = arrivals_.per_adapter ? items_ : 1;
+    check_trace_size(streams, trace.bins);
+    std::vector<std::uint32_t> item_of(trace.functions, 0);
+    if (arrivals_.per_adapter) item_of = mapping(trace);
+    std::vector<std::vector<double>> rates(streams);
+    for (std::size_t f = 0; f < trace.functions; ++f) {
+      std::vector<double>& sum = rates[item_of[f]];
+      sum.resize(trace.bins, 0.0);
+      const auto counts = trace.of(f);
+      for (std::size_t b = 0; b < trace.bins; ++b) sum[b] += counts[b] * scale;
+    }
+    std::vector<ProcessOfItem> processes;
+    for (std::size_t i = 0; i < streams; ++i) {
+      if (rates[i].empty()) continue;
+      const auto item = static_cast<std::uint32_t>(i);
+      processes.push_back(
+          {arrivals_.per_adapter ? item : kAnyItem,
+           std::make_unique<BinnedProcess>(stream(i), gaps, std::move(rates[i]), bin_s)});
+    }
+    plan_.arrivals = merge_processes(&processes, max_requests_, end_);
+  }
+
+  // dLoRA's use of Azure Functions: the trace gives each adapter's share per interval, no more.
+  void trace_shares() {
+    if (max_requests_ == kNoBound) fail("process", "process trace-shares needs 'requests'");
+    const FunctionTrace trace = load(arrivals_.interval_s);
+    const auto item_of = mapping(trace);
+    std::vector<std::vector<double>> intervals;  // calls per item; silent intervals are left out
+    for (std::size_t b = 0; b < trace.bins; ++b) {
+      std::vector<double> calls(items_, 0.0);
+      double sum = 0;
+      for (std::size_t f = 0; f < trace.functions; ++f) {
+        calls[item_of[f]] += trace.of(f)[b];
+        sum += trace.of(f)[b];
+      }
+      if (sum <= 0) continue;
+      for (double& call : calls) call /= sum;
+      intervals.push_back(std::move(calls));
+    }
+    const double total = rate();
+    const GapSampler gaps(gap_kind_of(arrivals_.gaps), arrivals_.cv);
+    const std::size_t n = intervals.size();
+    double start_s = 0;
+    for (std::size_t k = 0; k < n; ++k) {
+      const std::size_t quota = (k + 1) * max_requests_ / n - k * max_requests_ / n;
+      std::vector<ProcessOfItem> processes;
+      for (std::size_t i = 0; i < items_; ++i) {
+        const double share = intervals[k][i];
+        if (share <= 0) continue;
+        RngStream rng = arrivals_.correlated ? stream(0) : stream(k * items_ + i);
+        processes.push_back({static_cast<std::uint32_t>(i),
+                             std::make_unique<SteadyProcess>(rng, gaps, share * total, start_s)});
+      }
+      const auto part = merge_processes(&processes, quota, end_);
+      plan_.arrivals.insert(plan_.arrivals.end(), part.begin(), part.end());
+      if (part.size() < quota) break;  // duration_s ends the workload
+      if (!part.empty()) start_s = to_seconds(part.back().at);
+    }
+  }
+
+  void servegen() {
+    const FunctionTrace trace = load(600);
+    if (trace.gap_cv.empty()) {
+      fail("trace", "process servegen needs a trace servegen-...; got '" + arrivals_.trace + "'");
+    }
+    const double scale = scale_of(trace);
+    const auto item_of = mapping(trace);
+    // Samplers by (kind, coefficient of variation to 1 %): a Weibull one is slow to set up.
+    std::map<int, GapSampler> samplers;
+    const auto sampler_of = [&](float gap_cv) -> const GapSampler& {
+      const int step = static_cast<int>(std::lround(portable::log(std::abs(gap_cv)) * 100));
+      const int key = gap_cv < 0 ? -10000 + step : 10000 + step;
+      const auto found = samplers.find(key);
+      if (found != samplers.end()) return found->second;
+      const GapKind kind = gap_cv < 0 ? GapKind::kWeibull : GapKind::kGamma;
+      return samplers.emplace(key, GapSampler(kind, portable::exp(step / 100.0))).first->second;
+    };
+    std::vector<ProcessOfItem> processes;
+    for (std::size_t f = 0; f < trace.functions; ++f) {
+      std::vector<double> rates(trace.bins);
+      const auto counts = trace.of(f);
+      for (std::size_t b = 0; b < trace.bins; ++b) rates[b] = counts[b] * scale;
+      processes.push_back(
+          {item_of[f], std::make_unique<BinnedProcess>(
+                           stream(f), GapSampler(), std::move(rates), trace.bin_s / arrivals_.speed,
+                           [&trace, &sampler_of, f](std::size_t bin) -> const GapSampler& {
+                             return sampler_of(trace.gap_cv[f * trace.bins + bin]);
+                           })});
+    }
+    plan_.arrivals = merge_processes(&processes, max_requests_, end_);
+  }
+
+  void load_replayed() {
+    const std::string& name = arrivals_.trace;
+    if (name.empty()) fail("process", "process replay needs 'trace'");
+    if (is_own_file(name)) {
+      const std::string path = own_file_path(name, inputs_.data_dir);
+      plan_.replayed = read_request_trace(path, "'trace' must name a readable file");
+      plan_.sources.push_back(
+          source_of("arrivals", name, path, inputs_.data_dir, "the user's own"));
+    } else {
+      const DataFile* file = find_data_file(name);
+      if (file == nullptr || file->kind != TraceKind::kRequests) {
+        fail("trace", "unknown trace of requests '" + name + "'; " +
+                          suggest(name, data_file_names({TraceKind::kRequests})) +
+                          ", or a file *.csv, *.csv.gz, *.jsonl");
+      }
+      const auto path = locate(*file, inputs_.data_dir);
+      if (!path) {
+        fail("trace", "trace '" + name + "' (" + file->path +
+                          ") is not on this machine and nothing embedded can replace single "
+                          "requests; " +
+                          remedy_for(*file));
+      }
+      plan_.replayed = read_request_trace(*path, remedy_for(*file));
+      plan_.sources.push_back(source_of("arrivals", name, *path, inputs_.data_dir, file->licence));
+    }
+    if (!plan_.replayed.has_times) fail("trace", "'" + name + "' has no times to replay");
+  }
+
+  void replay() {
+    load_replayed();
+    const std::vector<TraceRow>& rows = plan_.replayed.rows;
+    const double start_s = arrivals_.start_s;
+    const double end_s = arrivals_.window_s > 0 ? start_s + arrivals_.window_s : 1e300;
+    std::size_t first = 0;
+    while (first < rows.size() && rows[first].at_s < start_s) ++first;
+    std::size_t last = first;
+    while (last < rows.size() && rows[last].at_s < end_s) ++last;
+    if (last == first) fail("start_s", "the trace has no request in the chosen window");
+    double speed = arrivals_.speed;
+    if (arrivals_.rate_per_s > 0) {
+      const double span_s =
+          arrivals_.window_s > 0 ? arrivals_.window_s : rows[last - 1].at_s - rows[first].at_s;
+      if (span_s <= 0) fail("rate", "all requests of the trace come at once; leave 'rate' at 0");
+      speed = arrivals_.rate_per_s * span_s / static_cast<double>(last - first);
+    }
+    for (std::size_t i = first; i < last && plan_.arrivals.size() < max_requests_; ++i) {
+      Arrival arrival;
+      arrival.at = from_seconds((rows[i].at_s - start_s) / speed);
+      arrival.row = static_cast<std::uint32_t>(i);
+      if (arrival.at >= end_) break;
+      if (rows[i].adapter >= 0) {
+        if (static_cast<std::size_t>(rows[i].adapter) >= items_) {
+          fail("trace", "the trace uses adapter " + std::to_string(rows[i].adapter) +
+                            ", but adapters.count gives only " + std::to_string(items_));
+        }
+        arrival.item = static_cast<std::uint32_t>(rows[i].adapter);
+      }
+      plan_.arrivals.push_back(arrival);
+    }
+    const bool ran_out =
+        max_requests_ != kNoBound && plan_.arrivals.size() < max_requests_ && end_ == kNever;
+    if (ran_out) {
+      fail("trace", "the window of the trace has only " + std::to_string(last - first) +
+                        " requests; lower 'requests' or widen the window");
+    }
+  }
+
+  const ArrivalInputs& inputs_;
+  const WorkloadSettings& all_;
+  const ArrivalSettings& arrivals_;
+  std::size_t items_;
+  std::size_t max_requests_ = kNoBound;
+  TimeNs end_ = kNever;
+  ArrivalPlan plan_;
+};
+
+}  // namespace
+
+bool follows_trace_adapters(const ArrivalSettings& settings) {
+  return settings.process == "trace-shares" || settings.process == "servegen" ||
+         (settings.process == "trace-rate" && settings.per_adapter);
+}
+
+ArrivalPlan generate_arrivals(const ArrivalInputs& inputs) { return Generator(inputs).run(); }
+
+}  // namespace servelab

@@ -1,0 +1,205 @@
+#include "engine/workload/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "engine/core/rng.h"
+#include "engine/workload/arrivals.h"
+#include "engine/workload/lengths.h"
+#include "engine/workload/popularity.h"
+#include "engine/workload/settings.h"
+
+namespace servelab {
+namespace {
+
+const std::vector<std::string> kSections = {"adapters", "arrivals", "popularity", "lengths"};
+
+// The sub-map, or an empty one that stands at its parent's place.
+ConfigNode section_of(const ConfigNode& settings, const std::string& name) {
+  const ConfigNode* node = settings.find(name);
+  if (node != nullptr) return *node;
+  ConfigNode empty = ConfigNode::map();
+  empty.mark = settings.mark;
+  return empty;
+}
+
+SourceMark mark_in(const ConfigNode& section, const std::string& key) {
+  const ConfigNode* node = section.find(key);
+  return node != nullptr ? node->mark : section.mark;
+}
+
+// The rank of each adapter.
+std::vector<int> deal_ranks(const AdapterSettings& settings, const ConfigNode& section,
+                            std::uint64_t seed) {
+  if (settings.ranks.empty()) {
+    throw SpecError(mark_in(section, "ranks"), "'ranks' must name at least one rank");
+  }
+  for (const double rank : settings.ranks) {
+    if (rank != std::floor(rank)) {
+      throw SpecError(mark_in(section, "ranks"), "'ranks' must be whole numbers");
+    }
+  }
+  std::vector<double> weights = settings.rank_weights;
+  if (weights.empty()) weights.assign(settings.ranks.size(), 1.0);
+  if (weights.size() != settings.ranks.size() ||
+      std::accumulate(weights.begin(), weights.end(), 0.0) <= 0) {
+    throw SpecError(mark_in(section, "rank_weights"),
+                    "'rank_weights' must have one weight per rank, not all 0");
+  }
+  if (!settings.rank_weights.empty() && settings.assign != "random") {
+    throw SpecError(mark_in(section, "rank_weights"), "'rank_weights' needs assign: random");
+  }
+  std::vector<int> ranks(static_cast<std::size_t>(settings.count));
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i] = static_cast<int>(settings.ranks[i % settings.ranks.size()]);
+  }
+  RngStream rng(seed, "ranks");
+  if (settings.assign == "shuffled") rng.shuffle(&ranks);
+  if (settings.assign == "random") {
+    const Categorical categorical(weights);
+    for (int& rank : ranks) rank = static_cast<int>(settings.ranks[categorical.draw(&rng)]);
+  }
+  return ranks;
+}
+
+std::vector<Adapter> make_adapters(const std::vector<int>& ranks, int models,
+                                   const WorkloadContext& context) {
+  std::map<int, Bytes> bytes_of_rank;
+  std::vector<Adapter> adapters(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    Adapter& adapter = adapters[i];
+    adapter.name = "adapter-" + std::to_string(i);
+    adapter.model = ModelId(i % static_cast<std::size_t>(models));
+    adapter.rank = ranks[i];
+    const auto [at, is_new] = bytes_of_rank.try_emplace(ranks[i], Bytes{0});
+    if (is_new && context.adapter_bytes) at->second = context.adapter_bytes(ranks[i]);
+    adapter.bytes = at->second;
+  }
+  return adapters;
+}
+
+void check_popularity(const WorkloadSettings& settings, const ConfigNode& section) {
+  const PopularitySettings& popularity = settings.popularity;
+  if (!follows_trace_adapters(settings.arrivals)) return;
+  const bool same = popularity.trace.empty() || popularity.trace == settings.arrivals.trace;
+  if (popularity.kind != "trace" || !same || popularity.shuffle) {
+    throw SpecError(mark_in(section, "kind"),
+                    "process " + settings.arrivals.process +
+                        " takes the adapters from its trace: set popularity.kind to trace, "
+                        "without another trace or shuffle");
+  }
+}
+
+class Builder {
+ public:
+  Builder(const ConfigNode& settings, const WorkloadContext& context)
+      : context_(context),
+        adapters_section_(section_of(settings, "adapters")),
+        arrivals_section_(section_of(settings, "arrivals")),
+        popularity_section_(section_of(settings, "popularity")),
+        lengths_section_(section_of(settings, "lengths")) {
+    bind_params(settings, "workload", &settings_.bounds, kSections);
+    bind_params(adapters_section_, "workload.adapters", &settings_.adapters);
+    bind_params(arrivals_section_, "workload.arrivals", &settings_.arrivals);
+    bind_params(popularity_section_, "workload.popularity", &settings_.popularity);
+    bind_params(lengths_section_, "workload.lengths", &settings_.lengths);
+    if (settings_.lengths.source == "trace" && settings_.arrivals.process != "replay") {
+      throw SpecError(mark_in(lengths_section_, "source"),
+                      "lengths.source trace needs arrivals.process replay");
+    }
+    check_popularity(settings_, popularity_section_);
+  }
+
+  BuiltWorkload build() {
+    const std::uint64_t seed = context_.seed;
+    const int models = settings_.bounds.models;
+    built_.workload.adapters =
+        make_adapters(deal_ranks(settings_.adapters, adapters_section_, seed), models, context_);
+    const std::size_t items = built_.workload.adapters.empty() ? static_cast<std::size_t>(models)
+                                                               : built_.workload.adapters.size();
+    PopularitySettings uniform;  // the process decides; the shares are not used
+    WorkloadSettings chosen = settings_;
+    if (follows_trace_adapters(settings_.arrivals)) chosen.popularity = uniform;
+    Popularity popularity(chosen, popularity_section_, items, seed, context_.data_dir);
+    ArrivalInputs inputs;
+    inputs.settings = &settings_;
+    inputs.section = &arrivals_section_;
+    inputs.seed = seed;
+    inputs.data_dir = context_.data_dir;
+    inputs.shares = &popularity.shares();
+    inputs.weight_sum = popularity.weight_sum();
+    const ArrivalPlan plan = generate_arrivals(inputs);
+    const LengthSampler lengths(&settings_.lengths, lengths_section_, context_.data_dir,
+                                settings_.bounds.fallback == "embedded",
+                                context_.max_context_tokens);
+    add_requests(plan, lengths, &popularity);
+    for (const auto* sources : {&plan.sources, &popularity.sources(), &lengths.sources()}) {
+      built_.sources.insert(built_.sources.end(), sources->begin(), sources->end());
+    }
+    built_.effective = effective();
+    return std::move(built_);
+  }
+
+ private:
+  void add_requests(const ArrivalPlan& plan, const LengthSampler& lengths, Popularity* popularity) {
+    RngStream adapters_rng(context_.seed, "adapters");
+    RngStream base_rng(context_.seed, "base");
+    RngStream lengths_rng(context_.seed, "lengths");
+    const std::vector<Adapter>& adapters = built_.workload.adapters;
+    const double base_share = settings_.adapters.base_share;
+    std::vector<Request>& requests = built_.workload.requests;
+    requests.reserve(plan.arrivals.size());
+    for (const Arrival& arrival : plan.arrivals) {
+      Request request;
+      request.arrival = arrival.at;
+      const std::uint32_t item =
+          arrival.item != kAnyItem ? arrival.item : popularity->draw(&adapters_rng);
+      if (adapters.empty()) {
+        request.model = ModelId(static_cast<std::uint16_t>(item));
+      } else {
+        request.model = adapters[item].model;
+        const bool is_base = base_share > 0 && base_rng.uniform() < base_share;
+        request.adapter = is_base ? kBaseModel : AdapterId(item);
+      }
+      LengthPair pair;
+      if (settings_.lengths.source == "trace") {
+        const TraceRow& row = plan.replayed.rows[arrival.row];
+        pair = lengths.finish({row.prompt_tokens, row.output_tokens});
+      } else {
+        pair = lengths.draw(&lengths_rng);
+      }
+      request.prompt_tokens = pair.prompt;
+      request.output_tokens = pair.output;
+      request.output_limit_tokens = lengths.output_limit(pair);
+      requests.push_back(request);
+    }
+  }
+
+  ConfigNode effective() {
+    ConfigNode node = effective_params(&settings_.bounds);
+    node.set("adapters", effective_params(&settings_.adapters));
+    node.set("arrivals", effective_params(&settings_.arrivals));
+    node.set("popularity", effective_params(&settings_.popularity));
+    node.set("lengths", effective_params(&settings_.lengths));
+    return node;
+  }
+
+  const WorkloadContext& context_;
+  ConfigNode adapters_section_;
+  ConfigNode arrivals_section_;
+  ConfigNode popularity_section_;
+  ConfigNode lengths_section_;
+  WorkloadSettings settings_;
+  BuiltWorkload built_;
+};
+
+}  // namespace
+
+BuiltWorkload build_workload(const ConfigNode& settings, const WorkloadContext& context) {
+  return Builder(settings, context).build();
+}
+
+}  // namespace servelab

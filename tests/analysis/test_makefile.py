@@ -1,0 +1,40 @@
+"""The Makefile's verbs that need no build."""
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("MAKE") and name != "SERVELAB_DATA"}
+    return subprocess.run(["make", *arguments], cwd=ROOT, env={**environment, **variables},
+                          text=True, capture_output=True, timeout=60)
+
+
+def test_help_is_the_default_and_lists_every_verb():
+    shown = make()
+    assert shown.returncode == 0 and shown.stdout == make("help").stdout
+    listed = {line.split()[1] for line in shown.stdout.splitlines() if line.startswith("  make ")}
+    assert listed == {"help", "setup", "build", "test", "figures", "figures/<paper>/<fig>", "smoke",
+                      "bench", "sanitize", "check-format", "clean"}
+
+
+def test_unknown_figure_names_the_known_ones_before_building():
+    shown = make("figures/dlora/fig99")
+    assert shown.returncode != 0 and shown.stdout == ""
+    assert "*** no experiments/dlora/fig99.yaml; known: " in shown.stderr
+
+
+def test_figures_runs_papers_specs_and_neither_base_nor_smoke():
+    shown = make("--dry-run", "figures").stdout
+    assert "-m analysis.draw" in shown
+    run = next(line for line in shown.splitlines() if line.startswith("build/servelab run"))
+    assert "experiments/base" not in run and "smoke" not in run and "claims" not in run
+
+
+def test_traces_come_from_the_variable_when_it_is_set():
+    assert "SERVELAB_DATA=/some/where" in make("help", SERVELAB_DATA="/some/where").stdout

@@ -1,0 +1,210 @@
+"""The set-up script on machines that it does not run on: PATH holds stub commands only."""
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL = ["bash", "dirname", "sha256sum", "rm", "env", "mkdir", "cat", "chmod", "touch"]
+TOOLS = ["g++", "cmake", "make", "ninja", "ccache", "git"]
+HEADERS = ["hdf5.h", "yaml-cpp/yaml.h", "CLI/CLI.hpp", "spdlog/spdlog.h", "fmt/core.h",
+           "nlohmann/json.hpp", "boost/version.hpp", "eigen3/Eigen/Core", "gtest/gtest.h",
+           "gmock/gmock.h", "benchmark/benchmark.h", "openssl/evp.h", "zlib.h"]
+# A python3 that makes a .venv whose python accepts everything, as pip does when all goes well.
+PYTHON = """
+case "$*" in
+  --version) echo "Python 3.11.2" ;;
+  *"venv --clear"*) mkdir -p .venv/bin; touch .venv/made
+                    printf '#!/bin/sh\\nexit ${PIP_EXIT:-0}\\n' >.venv/bin/python
+                    chmod +x .venv/bin/python ;;
+esac
+"""
+
+
+class Machine:
+    """A checkout with nothing but the script, and a PATH with nothing but stubs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.bin, self.prefix = (folder / n for n in ("checkout", "bin", "prefix"))
+        for path in (self.root / ".ci", self.root / "analysis", self.bin, self.prefix):
+            path.mkdir(parents=True)
+        shutil.copy(ROOT / ".ci/setup", self.root / ".ci/setup")
+        (self.root / "analysis/requirements.txt").write_text("numpy==2.2.6\n")
+        for name in REAL:
+            (self.bin / name).symlink_to(str(shutil.which(name)))
+        self.stub("id", "echo 1000")
+
+    def stub(self, name: str, body: str = "exit 0") -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\necho \"{name} $*\" >>'{self.root}/calls'\n{body}\n")
+        path.chmod(0o755)
+
+    def with_python(self) -> "Machine":
+        self.stub("python3", PYTHON)
+        return self
+
+    def with_headers(self, *absent: str) -> "Machine":
+        for header in set(HEADERS) - set(absent):
+            path = self.prefix / "include" / header
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return self
+
+    def with_tools(self) -> "Machine":
+        for tool in TOOLS:
+            self.stub(tool)
+        return self
+
+    def with_apt(self, installs: bool = True) -> "Machine":
+        """apt-get that "installs" everything; dpkg-query then lists what was asked for."""
+        done = f"'{self.root}/installed'"
+        install = f"touch {done}" if installs else "exit 100"
+        self.stub("apt-get", f'case "$*" in *install*) {install} ;; esac')
+        self.stub("dpkg-query", 'shift 3; for package; do [ "$package" = git ] '
+                                f'|| [ -e {done} ] && echo "$package install ok installed"; '
+                                "done; exit 1")
+        return self
+
+    def calls(self, name: str) -> list[str]:
+        path = self.root / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in lines if line.startswith(f"{name} ")]
+
+    def setup(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": str(self.bin), "SERVELAB_PREFIXES": str(self.prefix), **variables}
+        return subprocess.run([str(self.bin / "bash"), ".ci/setup", *arguments], cwd=self.root,
+                              env=environment, text=True, capture_output=True, timeout=60,
+                              stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_no_apt_and_missing_prints_the_table(machine):
+    done = machine.with_python().with_tools().with_headers("hdf5.h", "yaml-cpp/yaml.h").setup()
+    assert done.returncode == 1
+    lines = [" ".join(line.split()) for line in done.stderr.splitlines()]
+    assert lines[0].endswith("not installable from here (there is no apt-get):")
+    assert "libhdf5-dev hdf5-devel hdf5" in lines
+    assert "libyaml-cpp-dev yaml-cpp-devel yaml-cpp" in lines
+    assert "sudo dnf install -y hdf5-devel yaml-cpp-devel" in lines
+    assert "conda install -c conda-forge hdf5 yaml-cpp" in lines
+    assert "libfmt-dev" not in done.stderr
+    assert not (machine.root / ".venv").exists()
+
+
+def test_not_root_without_sudo(machine):
+    done = machine.with_python().with_tools().with_headers("zlib.h").with_apt().setup()
+    assert done.returncode == 1
+    assert "not root, and there is no sudo" in done.stderr
+    assert "apt-get install -y --no-install-recommends zlib1g-dev" in done.stderr
+    assert not machine.calls("apt-get")
+
+
+def test_all_found_by_probing_goes_on_without_apt(machine):
+    done = machine.with_python().with_tools().with_headers().setup()
+    assert done.returncode == 0, done.stderr
+    assert (machine.root / ".venv/made").exists()
+
+
+def test_found_with_pkg_config_and_conda(machine):
+    machine.with_python().with_tools().with_headers("hdf5.h", "zlib.h")
+    machine.stub("pkg-config", '[ "$2" = hdf5 ]')
+    conda = machine.root / "conda/include"
+    conda.mkdir(parents=True)
+    (conda / "zlib.h").touch()
+    prefixes = f"{machine.root}/conda:{machine.prefix}"
+    assert machine.setup(SERVELAB_PREFIXES=prefixes).returncode == 0
+
+
+def test_optional_things_do_not_stop(machine):
+    machine.with_python().with_tools().with_headers("benchmark/benchmark.h")
+    (machine.bin / "ninja").unlink()
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert "going on without: ninja-build libbenchmark-dev" in done.stdout
+
+
+def test_root_installs_only_what_is_missing_once(machine):
+    machine.with_python().with_tools().with_headers("hdf5.h", "fmt/core.h").with_apt()
+    machine.stub("id", "echo 0")
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    update, install = machine.calls("apt-get")
+    assert update.endswith(" update")
+    assert install.endswith("install -y --no-install-recommends libhdf5-dev libfmt-dev")
+    assert machine.setup().returncode == 0
+    assert len(machine.calls("apt-get")) == 2
+
+
+def test_sudo_is_used_when_not_root(machine):
+    machine.with_python().with_tools().with_headers("hdf5.h").with_apt()
+    machine.stub("sudo", 'shift; exec "$@"')
+    assert machine.setup().returncode == 0
+    assert machine.calls("sudo")[0].startswith("sudo -n env DEBIAN_FRONTEND=noninteractive apt-get")
+
+
+def test_sudo_is_not_asked_for_optional_things(machine):
+    machine.with_python().with_tools().with_headers("benchmark/benchmark.h").with_apt()
+    machine.stub("sudo", 'shift; exec "$@"')
+    done = machine.setup()
+    assert done.returncode == 0 and not machine.calls("sudo")
+    assert "going on without: libbenchmark-dev" in done.stdout
+
+
+def test_failed_apt_gives_the_table(machine):
+    machine.with_python().with_tools().with_headers("hdf5.h").with_apt(installs=False)
+    machine.stub("id", "echo 0")
+    done = machine.setup()
+    assert done.returncode == 1 and "(apt-get failed)" in done.stderr
+    assert "libhdf5-dev" in done.stderr
+
+
+def test_no_python_argument_leaves_the_environment_alone(machine):
+    done = machine.with_python().with_tools().with_headers().setup("--no-python")
+    assert done.returncode == 0 and not (machine.root / ".venv").exists()
+    assert "unknown argument '--what'" in machine.setup("--what").stderr
+
+
+def test_stamp_is_written_last_and_follows_the_requirements(machine):
+    machine.with_python().with_tools().with_headers()
+    stamp = machine.root / ".venv/.servelab-requirements"
+    failed = machine.setup(PIP_EXIT="1")
+    assert failed.returncode == 1 and "pip could not install" in failed.stderr
+    assert not stamp.exists()
+    assert "making .venv" in machine.setup().stdout
+    requirements = machine.root / "analysis/requirements.txt"
+    assert stamp.read_text().strip() == hashlib.sha256(requirements.read_bytes()).hexdigest()
+    assert machine.setup().stdout == ""
+    requirements.write_text("numpy==2.2.5\n")
+    assert "making .venv" in machine.setup().stdout
+
+
+def test_quick_when_nothing_is_missing(machine):
+    machine.with_python().with_tools().with_headers().setup()
+    started = time.monotonic()
+    assert machine.setup().returncode == 0
+    assert time.monotonic() - started < 2
+
+
+def test_every_library_that_the_build_looks_for_is_listed():
+    build = (ROOT / "CMakeLists.txt").read_text() + (ROOT / "tests/CMakeLists.txt").read_text()
+    script = (ROOT / ".ci/setup").read_text().lower()
+    named = {"nlohmann_json": "nlohmann-json3-dev", "openssl": "libssl-dev", "zlib": "zlib1g-dev",
+             "threads": "", "cudatoolkit": ""}
+    for line in build.splitlines():
+        if line.strip().startswith("find_package("):
+            library = line.split("(")[1].split()[0].rstrip(")").lower()
+            assert named.get(library, f"lib{library}") in script, library
+
+
+def test_script_is_executable():
+    assert os.access(ROOT / ".ci/setup", os.X_OK) and os.access(ROOT / ".ci/run", os.X_OK)

@@ -1,0 +1,63 @@
+// Whole runs on the twin with the real cost model: wall time per simulated hour on one core, with
+// recording on, and peak memory of the process (run one benchmark per process to read it).
+#include <benchmark/benchmark.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "engine/run/point.h"
+#include "engine/run/spec.h"
+
+namespace servelab {
+namespace {
+
+double peak_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+void BM_Run(benchmark::State& state, const char* spec_name, const char* label) {
+  const std::string source = SERVELAB_SOURCE_DIR;
+  const Spec spec = load_spec(source + "/tests/bench/specs/" + spec_name + ".yaml",
+                              source + "/experiments");
+  const char* data = std::getenv("SERVELAB_DATA");
+  for (const TechniqueEntry& entry : spec.techniques) {
+    if (entry.label != label) continue;
+    const PointSettings settings = resolve_point(spec, spec.positions.front(), entry, 0);
+    const BuiltWorkload workload = build_point_workload(settings, data != nullptr ? data : "");
+    std::int64_t steps = 0;
+    double simulated_s = 0;
+    for (auto _ : state) {
+      const PointResult result = run_point(settings, workload.workload);
+      steps += result.record.steps;
+      simulated_s += to_seconds(result.record.end);
+    }
+    state.counters["steps_per_s"] =
+        benchmark::Counter(static_cast<double>(steps), benchmark::Counter::kIsRate);
+    state.counters["s_per_simulated_hour"] = benchmark::Counter(
+        simulated_s / 3600, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+    state.counters["peak_MiB"] = peak_mib();
+  }
+}
+BENCHMARK_CAPTURE(BM_Run, hour_poisson_slora, "hour_poisson", "slora")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Run, hour_poisson_punica, "hour_poisson", "punica")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Run, hour_poisson_template, "hour_poisson", "template")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Run, hour_saturated_slora, "hour_saturated", "slora")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Run, hour_saturated_slora_batch_32, "hour_saturated", "slora-32")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Run, hour_saturated_punica, "hour_saturated", "punica")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Run, hour_saturated_unmerged, "hour_saturated", "unmerged-only")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Run, many_adapters_slora, "many_adapters", "slora")
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
+
+}  // namespace
+}  // namespace servelab

@@ -1,0 +1,304 @@
+// The HDF5 layer: what is written comes back, equal content gives equal bytes, damaged files are
+// told apart, and a point file has the layout of results/README.md.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "engine/core/digest.h"
+#include "engine/record/atomic_file.h"
+#include "engine/record/collected_file.h"
+#include "engine/record/hdf5_reader.h"
+#include "engine/record/hdf5_writer.h"
+#include "engine/record/point_file.h"
+#include "tests/support/program.h"
+#include "tests/support/test_cluster.h"
+
+namespace servelab {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const SpecError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Hdf5, WhatIsWrittenComesBack) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "a.h5";
+  Hdf5Writer out("a.h5");
+  const std::vector<std::int64_t> stamps = {1, -1, INT64_MAX};
+  const std::vector<double> reals = {0.5, -2.25};
+  out.dataset<std::int64_t>("/a/b/stamps", stamps, {"ns", "stamps"});
+  out.dataset<double>("/a/reals", reals, {"s", "reals"});
+  out.dataset<double>("/empty", std::span<const double>(), {"1", "nothing"});
+  out.texts("/names", {"eins", "zw\xc3\xb6lf", ""}, {"text", "names"});
+  out.text("/words", "line\nline", {"text", "words"});
+  out.attribute("/", "name", std::string("value"));
+  out.attribute("/", "long", std::string(100000, 'x'));
+  out.attribute("/summary", "metric", 1.5);
+  out.attribute("/summary", "count", std::int64_t{7});
+  save_atomically(path, out.finish());
+
+  const Hdf5Reader file(path);
+  EXPECT_EQ(file.integers("/a/b/stamps"), stamps);
+  EXPECT_EQ(file.numbers("/a/reals"), reals);
+  EXPECT_TRUE(file.numbers("/empty").empty());
+  EXPECT_THAT(file.texts("/names"), ElementsAre("eins", "zw\xc3\xb6lf", ""));
+  EXPECT_THAT(file.texts("/words"), ElementsAre("line\nline"));
+  EXPECT_EQ(file.text_attribute("/", "name"), "value");
+  EXPECT_EQ(file.text_attribute("/", "long").size(), 100000u);
+  EXPECT_EQ(file.text_attribute("/a/reals", "units"), "s");
+  EXPECT_EQ(file.number_attributes("/summary").size(), 2u);
+  EXPECT_EQ(file.int_attribute("/summary", "count"), 7);
+  EXPECT_TRUE(file.has("/a/b"));
+  EXPECT_FALSE(file.has("/a/c/d"));
+}
+
+TEST(Hdf5, DigestIsWhatTheHeaderSays) {
+  Hdf5Writer out("a.h5");
+  const std::vector<std::int32_t> values = {1, 2, 3};
+  out.dataset<std::int32_t>("/a", values, {"1", "a"});
+  out.texts("/b", {"x", "yz"}, {"text", "b"});
+  out.text("/c", "hello", {"text", "c"});
+  Sha256 sha;
+  using std::string_literals::operator""s;
+  sha.update("/a\0<i4\0003\0"s);
+  sha.update(values.data(), 12);
+  sha.update("/b\0utf8\0002\0x\0yz\0"s);
+  sha.update("/c\0utf8\0\0hello"s);
+  EXPECT_EQ(out.content_digest(), sha.hex());
+  out.text("/context", "not part of it", {"json", "context"});
+}
+
+TEST(Hdf5, DatasetsOutOfOrderAreABug) {
+  Hdf5Writer out("a.h5");
+  out.text("/b", "x", {"text", "b"});
+  EXPECT_THROW(out.text("/a", "x", {"text", "a"}), InvariantError);
+}
+
+TEST(Hdf5, UnreadableFilesAreToldInOneLine) {
+  const test::TemporaryFolder folder;
+  EXPECT_THAT(error_of([&] { Hdf5Reader(folder / "none.h5"); }), HasSubstr("cannot be read"));
+  const std::string text = folder.file("text.h5", "hello");
+  EXPECT_THAT(error_of([&] { Hdf5Reader{text}; }), HasSubstr("not a whole HDF5 file"));
+  Hdf5Writer out("a.h5");
+  const std::vector<double> values(100000, 1.0);
+  out.dataset<double>("/a", values, {"1", "a"});
+  const std::vector<std::byte> image = out.finish();
+  const std::string cut = folder.file(
+      "cut.h5", std::string(reinterpret_cast<const char*>(image.data()), image.size() / 2));
+  const std::string message = error_of([&] { Hdf5Reader{cut}; });
+  EXPECT_THAT(message, HasSubstr("truncated"));
+  EXPECT_THAT(message, HasSubstr("run the spec again"));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+}
+
+TEST(Hdf5, SavingIntoAMissingFolderIsAnError) {
+  const test::TemporaryFolder folder;
+  const std::vector<std::byte> bytes(10);
+  EXPECT_THAT(error_of([&] { save_atomically(folder / "no/a.h5", bytes); }),
+              HasSubstr("No such file or directory"));
+}
+
+PointIdentity identity() {
+  PointIdentity point;
+  point.key = "0123456789abcdef";
+  point.spec_id = "test/point";
+  point.technique = "slora";
+  point.backend = "twin";
+  point.sweep = "{}";
+  point.context = "{\"wall_s\":1}";
+  return point;
+}
+
+RunRecord run_all(const Workload& workload, const std::string& technique) {
+  test::RunOptions options;
+  options.technique = technique;
+  options.engine = test::small_engine();
+  options.record.token_times = true;
+  options.record.decision_text = true;
+  options.record.bin = from_seconds(0.01);
+  return test::run(workload, options);
+}
+
+TEST(PointFile, HasTheLayoutOfTheReadme) {
+  const Workload workload = test::make_workload({}, 1);
+  const RunRecord record = run_all(workload, "dlora");
+  const Summary summary = summarize(workload, record);
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "point.h5";
+  save_atomically(path, point_file(identity(), workload, record, summary));
+  const Hdf5Reader file(path);
+  for (const char* name : {"key", "spec_id", "technique", "backend", "hardware", "model", "trace",
+                           "status", "reasons", "content_digest", "decision_hash", "build_id"}) {
+    EXPECT_NO_THROW(file.text_attribute("/", name)) << name;
+  }
+  EXPECT_EQ(file.int_attribute("/", "schema"), kResultSchema);
+  EXPECT_EQ(file.int_attribute("/", "seed"), 0);
+  for (const char* name : {"/spec/requested",
+                           "/spec/effective",
+                           "/spec/sweep",
+                           "/context",
+                           "/sources",
+                           "/requests/adapter",
+                           "/requests/rank",
+                           "/requests/scheduled",
+                           "/requests/admitted",
+                           "/requests/load_start",
+                           "/requests/load_end",
+                           "/requests/prefill_start",
+                           "/requests/first_token",
+                           "/requests/last_token",
+                           "/requests/prompt_tokens",
+                           "/requests/output_tokens",
+                           "/requests/replica",
+                           "/requests/status",
+                           "/requests/reject_reason",
+                           "/requests/preemptions",
+                           "/tokens/offsets",
+                           "/tokens/times",
+                           "/series/start",
+                           "/series/replica",
+                           "/series/steps",
+                           "/series/merged_steps",
+                           "/series/batch_requests",
+                           "/series/prompt_tokens",
+                           "/series/output_tokens",
+                           "/series/running",
+                           "/series/waiting",
+                           "/series/kv_blocks_used",
+                           "/series/adapters_resident",
+                           "/gauges/alpha_switch/time",
+                           "/gauges/alpha_switch/value",
+                           "/gauges/alpha_switch/replica",
+                           "/events/time",
+                           "/events/code",
+                           "/events/replica",
+                           "/events/subject",
+                           "/events/value",
+                           "/replicas/dense",
+                           "/replicas/loads",
+                           "/itl/lower_edge_ns",
+                           "/itl/count",
+                           "/decisions"}) {
+    ASSERT_TRUE(file.has(name)) << name;
+    EXPECT_NE(file.text_attribute(name, "units"), "") << name;
+    EXPECT_NE(file.text_attribute(name, "description"), "") << name;
+  }
+  EXPECT_EQ(file.integers("/requests/scheduled").size(), workload.requests.size());
+  EXPECT_EQ(file.integers("/requests/last_token")[3], record.requests[3].last_token);
+  EXPECT_EQ(file.integers("/tokens/times").size(), record.token_times.size());
+  EXPECT_EQ(file.texts("/decisions")[0], record.decisions);
+  EXPECT_EQ(file.number_attributes("/summary").size(), summary.size());
+}
+
+TEST(PointFile, EqualRunsAreEqualFiles) {
+  const Workload workload = test::make_workload({}, 1);
+  const RunRecord record = run_all(workload, "slora");
+  const RunRecord again = run_all(workload, "slora");
+  const auto a = point_file(identity(), workload, record, summarize(workload, record));
+  const auto b = point_file(identity(), workload, again, summarize(workload, again));
+  EXPECT_EQ(a, b);
+  // The context changes its own bytes only: the digest and all before it stay.
+  PointIdentity other = identity();
+  other.context = "{\"wall_s\":2}";
+  const auto c = point_file(other, workload, record, summarize(workload, record));
+  ASSERT_EQ(a.size(), c.size());
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) different += a[i] != c[i] ? 1 : 0;
+  EXPECT_EQ(different, 1u);
+}
+
+TEST(PointFile, CacheTellsGoodFromBad) {
+  const test::TemporaryFolder folder;
+  const Workload workload = test::make_workload({}, 1);
+  const RunRecord record = run_all(workload, "slora");
+  const auto bytes = point_file(identity(), workload, record, summarize(workload, record));
+  const std::string path = folder / "point.h5";
+  EXPECT_FALSE(read_point(path, identity().key));
+  save_atomically(path, bytes);
+  const auto point = read_point(path, identity().key);
+  ASSERT_TRUE(point);
+  EXPECT_EQ(point->status, "VALID");
+  EXPECT_EQ(value_of(point->summary, "requests_total"), 200);
+  EXPECT_FALSE(read_point(path, "another key"));
+  test::write_file(path,
+                   std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size() - 100));
+  EXPECT_FALSE(read_point(path, identity().key));
+}
+
+TEST(PointFile, MillionRequestsInSeconds) {
+  Workload workload;
+  workload.adapters.resize(100);
+  workload.requests.resize(1'000'000);
+  RunRecord record;
+  record.requests.resize(workload.requests.size());
+  std::uint64_t state = 1;
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    const auto noise = static_cast<TimeNs>(state >> 34);
+    const TimeNs at = static_cast<TimeNs>(i) * 3'000'000 + noise % 3'000'000;
+    workload.requests[i].arrival = at;
+    workload.requests[i].adapter = static_cast<AdapterId>(noise % 100);
+    workload.requests[i].prompt_tokens = 1 + static_cast<int>(noise % 512);
+    RequestRecord& r = record.requests[i];
+    r.admitted = at + noise % 1'000'003;
+    r.prefill_start = r.admitted;
+    r.first_token = r.admitted + noise % 40'000'007;
+    r.last_token = r.first_token + noise % 4'000'000'007;
+    r.generated = 2;
+    r.status = RequestStatus::kFinished;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Summary summary = summarize(workload, record);
+  const auto bytes = point_file(identity(), workload, record, summary);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_GT(bytes.size(), 10u << 20);
+  EXPECT_LT(took.count(), 10);
+  RecordProperty("seconds", std::to_string(took.count()));
+}
+
+TEST(CollectedFile, ColumnsInSpecOrder) {
+  const test::TemporaryFolder folder;
+  CollectedHeader header;
+  header.spec_id = "a/b";
+  header.title = "title";
+  header.spec = "title: title\n";
+  header.swept = {"engine.max_batch", "workload.arrivals.rate", "model"};
+  std::vector<CollectedRow> rows(2);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].label = i == 0 ? "z" : "a";
+    rows[i].technique = "slora";
+    rows[i].seed = static_cast<std::int64_t>(i);
+    rows[i].key = "key" + std::to_string(i);
+    rows[i].coordinates = {ConfigNode::of(i == 0 ? "8" : "16", false),
+                           ConfigNode::of(i == 0 ? "1" : "0.5", false), ConfigNode::of("m")};
+    rows[i].point.status = "VALID";
+    rows[i].point.summary = {{"steps", 3.0}};
+  }
+  rows[1].point.summary.push_back({"extra", 1.0});
+  const std::string path = folder / "collected.h5";
+  save_atomically(path, collected_file(header, rows));
+  const Hdf5Reader file(path);
+  EXPECT_THAT(file.texts("/columns/technique"), ElementsAre("z", "a"));
+  EXPECT_THAT(file.integers("/columns/seed"), ElementsAre(0, 1));
+  EXPECT_THAT(file.integers("/columns/sweep.engine.max_batch"), ElementsAre(8, 16));
+  EXPECT_THAT(file.numbers("/columns/sweep.workload.arrivals.rate"), ElementsAre(1, 0.5));
+  EXPECT_THAT(file.texts("/columns/sweep.model"), ElementsAre("m", "m"));
+  EXPECT_TRUE(std::isnan(file.numbers("/columns/summary.extra")[0]));
+  EXPECT_THAT(file.texts("/columns/file"), ElementsAre("points/key0.h5", "points/key1.h5"));
+  EXPECT_EQ(file.text_attribute("/", "spec"), header.spec);
+}
+
+}  // namespace
+}  // namespace servelab
