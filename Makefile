@@ -1,0 +1,113 @@
+# The verbs of servelab. `make` or `make help` lists them.
+BUILD ?= build
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+SERVELAB_WERROR ?= OFF
+CMAKE_FLAGS ?=
+
+# Traces and measured profiles: $SERVELAB_DATA, or the first of these folders that exists.
+ifndef SERVELAB_DATA
+  DATA_FOLDER := $(firstword $(wildcard ../shared/data data/downloads))
+  ifneq ($(DATA_FOLDER),)
+    export SERVELAB_DATA := $(CURDIR)/$(DATA_FOLDER)
+  endif
+else
+  export SERVELAB_DATA
+endif
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv/bin/python
+SERVELAB := $(BUILD)/servelab
+SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims.yaml, \
+           $(wildcard experiments/*/*.yaml)))
+SMOKE_SPECS := $(sort $(wildcard experiments/smoke/*.yaml))
+spec_ids = $(patsubst experiments/%.yaml,%,$(1))
+
+UNKNOWN := $(filter-out $(addprefix figures/,$(call spec_ids,$(SPECS))), \
+             $(filter figures/%,$(MAKECMDGOALS)))
+ifneq ($(UNKNOWN),)
+  $(error no experiments/$(UNKNOWN:figures/%=%).yaml; known: $(call spec_ids,$(SPECS)))
+endif
+
+# configure FOLDER,FLAGS: runs CMake when the folder is new or the flags changed. Ninja if it is
+# there and the folder was not made for another generator.
+define configure
+@flags='-DSERVELAB_WERROR=$(SERVELAB_WERROR) $(2) $(CMAKE_FLAGS)'; stamp='$(1)/.servelab-flags'; \
+if [ ! -f "$$stamp" ] || [ "$$(cat "$$stamp")" != "$$flags" ]; then \
+  generator=; \
+  if [ ! -f '$(1)/CMakeCache.txt' ] && command -v ninja >/dev/null; then generator='-G Ninja'; fi; \
+  eval "cmake -S . -B '$(1)' $$generator $$flags"; \
+  printf '%s\n' "$$flags" >"$$stamp"; \
+fi
+endef
+
+.PHONY: help setup tools build test figures bench check-format sanitize smoke clean force
+
+help:  ## list the verbs
+	@awk -F ':.*## ' '/^[a-z][^:]*:.*## / { printf "  make %-24s %s\n", $$1, $$2 } \
+	  /^#! / { line = substr($$0, 4); split(line, part, " *## "); \
+	           printf "  make %-24s %s\n", part[1], part[2] }' Makefile
+	@echo 'Variables: BUILD=$(BUILD) JOBS=$(JOBS) SERVELAB_WERROR=$(SERVELAB_WERROR)' \
+	  'CMAKE_FLAGS=$(CMAKE_FLAGS) SERVELAB_DATA='"$${SERVELAB_DATA:-(none: embedded workloads)}"
+
+setup:  ## install what is missing and make the Python environment .venv
+	@.ci/setup
+
+tools:
+	@.ci/setup --no-python
+
+build: tools  ## configure once and build into $(BUILD)
+	$(call configure,$(BUILD),)
+	@cmake --build '$(BUILD)' -j $(JOBS)
+
+test: build setup  ## build, then every C++ and Python test
+	ctest --test-dir '$(BUILD)' -j $(JOBS) --output-on-failure --no-tests=error
+	$(PYTHON) -m pytest -q tests/analysis
+
+figures: build setup  ## run every experiment (only what changed) and draw every figure
+	@[ -n '$(SPECS)' ] || { echo 'figures: no specs under experiments/<paper>/' >&2; exit 1; }
+	$(SERVELAB) run $(SPECS)
+	$(PYTHON) -m analysis.draw $(call spec_ids,$(SPECS))
+
+#! figures/<paper>/<fig>  ## run and draw one, such as figures/dlora/fig10
+figures/%: build setup force
+	$(SERVELAB) run 'experiments/$*.yaml'
+	$(PYTHON) -m analysis.draw '$*'
+
+smoke: build  ## run the specs in experiments/smoke
+	@[ -n '$(SMOKE_SPECS)' ] || { echo 'smoke: no specs in experiments/smoke' >&2; exit 1; }
+	$(SERVELAB) run $(SMOKE_SPECS)
+
+bench: build  ## run the micro-benchmarks
+	@[ -x '$(BUILD)/tests/servelab_bench' ] || { echo 'bench: $(BUILD)/tests/servelab_bench was' \
+	  'not built: it needs Google Benchmark (libbenchmark-dev) and tests/bench/*_bench.cc' >&2; \
+	  exit 1; }
+	'$(BUILD)/tests/servelab_bench'
+
+# The suites of tests/specs run whole experiments: too slow under the sanitizers.
+sanitize: tools  ## unit and technique tests under ASan and UBSan, in build-sanitize
+	$(call configure,build-sanitize,-DSERVELAB_SANITIZE=ON -DCMAKE_BUILD_TYPE=Sanitize \
+	  -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1")
+	@cmake --build build-sanitize -j $(JOBS) --target servelab_tests
+	@slow=$$({ cat tests/specs/*_test.cc 2>/dev/null || true; } | \
+	  sed -nE 's/^TEST(_F|_P)?\(([A-Za-z0-9_]+),.*/\2/p' | sort -u | paste -sd '|' -); \
+	set -x; ctest --test-dir build-sanitize -j $(JOBS) --output-on-failure --no-tests=error \
+	  $${slow:+-E "^(.*/)?($$slow)[./]"}
+
+FORMATTED = find engine kernels baselines tests -name '*.h' -o -name '*.cc' -o -name '*.cu' \
+              -o -name '*.cuh'
+check-format:  ## clang-format in dry-run mode, and no line over 100 columns
+	@command -v clang-format >/dev/null || { \
+	  echo 'check-format: clang-format not found; packages: clang-format (Debian, conda-forge),' \
+	       'clang-tools-extra (Fedora)' >&2; exit 1; }
+	@$(FORMATTED) | xargs -r clang-format --dry-run -Werror
+	@{ $(FORMATTED); find analysis data tests .ci -name '*.py'; } | xargs -r awk \
+	  'length($$0) > 100 { printf "%s:%d: %d columns\n", FILENAME, FNR, length($$0); bad = 1 } \
+	   END { exit bad }'
+
+clean:  ## remove the build folders (results and .venv stay)
+	@for folder in '$(BUILD)' build-sanitize; do \
+	  if [ -f "$$folder/CMakeCache.txt" ]; then rm -rf -- "$$folder"; fi; done

@@ -1,0 +1,64 @@
+"""Draws figures from collected results: python -m analysis.draw SPEC_ID...
+
+Each spec id, such as dlora/fig10, is read from results/<spec id>/ and drawn there as PDF and PNG by
+analysis/figures/<paper>_<fig>.py, or by the module that the spec's `figure` names. Exit code 2, and
+one line for each, when a figure could not be drawn; the others are drawn all the same.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from analysis.errors import ResultsError, shown
+from analysis.results import Results
+
+FIGURES = Path(__file__).with_name("figures")
+
+
+def module_for(results: Results) -> ModuleType:
+    """The drawing code: what the spec's `figure` names, else its id, else the generic figure."""
+    for name in (results.attributes.get("figure", ""), results.spec_id):
+        name = name.replace("/", "_").replace("-", "_")
+        if name.isidentifier() and (FIGURES / f"{name}.py").is_file():
+            return importlib.import_module(f"analysis.figures.{name}")
+    return importlib.import_module("analysis.figures.generic")
+
+
+def draw(spec_id: str, root: Path) -> list[Path]:
+    """Draws one spec's figure; returns the files, raises ResultsError."""
+    results = Results.load(spec_id, root)
+    try:
+        return module_for(results).draw(results, root / spec_id)
+    except OSError as error:
+        raise ResultsError(Path(error.filename or root / spec_id), error.strerror or str(error),
+                           "check the folder's permissions and free space") from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m analysis.draw", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("spec_ids", nargs="+", metavar="SPEC_ID")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR",
+                        help="where the runs are (default: results)")
+    options = parser.parse_args(arguments)
+    written: list[Path] = []
+    failures: list[str] = []
+    for spec_id in options.spec_ids:
+        try:
+            written += draw(spec_id, options.results)
+        except ResultsError as error:
+            failures.append(str(error))
+    if written:
+        print(f"Drawn in {options.results.resolve()}:")
+        for path in written:
+            print(f"  {shown(path)}")
+    for failure in failures:
+        print(f"draw: {failure}", file=sys.stderr)
+    return 2 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

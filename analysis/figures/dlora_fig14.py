@@ -1,0 +1,39 @@
+"""dLoRA Fig. 14: average latency over skewness, S-LoRA against dLoRA."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from analysis import claims, published, style
+from analysis.results import Results
+
+FIGURE = "dlora/fig14"
+METRIC = "latency_per_token_mean_s"
+CLAIMS = [claims.FactorClaim("mean slora / dlora", METRIC, "slora", "dlora",
+                             published.max_factor(FIGURE, METRIC, "slora"))]
+
+
+PANELS = [("slora", "dlora", "(a) batch limit 16"),
+          ("slora (batch 256)", "dlora (batch 256)", "(b) batch limit 256")]
+
+
+def draw(results: Results, out: Path) -> list[Path]:
+    """A panel for each batch limit, its largest factor on its face, and factors.txt."""
+    table = claims.factor_table(results, CLAIMS, "skewness")
+    panels = [panel for panel in PANELS if set(panel[:2]) <= set(results.techniques)]
+    figure, drawn = plt.subplots(1, len(panels), squeeze=False,
+                                 figsize=(style.ONE_COLUMN_IN * len(panels), 2.5))
+    for axes, (baseline, ours, title) in zip(drawn[0], panels):
+        for technique in (baseline, ours):
+            style.draw_curve(axes, results.curve(METRIC, technique, "skewness"))
+        best = claims.max_ratio(results, METRIC, baseline, ours, "skewness")
+        style.category_axis(axes, results.x_values("skewness"), "skewness")
+        axes.set_ylabel("average latency (s/token)")
+        style.scale_y(axes)
+        axes.set_title(f"{title}: up to {best.ratio.value:.2f}x (paper: {CLAIMS[0].published:g}x)",
+                       loc="left", fontsize=6.8)
+    style.finish(figure, results, drawn[0][0].get_legend_handles_labels()[0])
+    paths = style.save(figure, out, "fig14")
+    print(table, end="")
+    return paths + [style.write_text(out, "factors.txt", table)]

@@ -1,0 +1,74 @@
+"""One point file: one technique at one sweep position with one seed (results/README.md)."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from analysis.errors import ResultsError
+
+
+def as_text(value: Any) -> str:
+    """HDF5 text, which h5py hands out as bytes or str."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def open_h5(path: Path, remedy: str) -> h5py.File:
+    """Opens for reading; a file that is absent or not readable as HDF5 raises ResultsError."""
+    if not path.is_file():
+        raise ResultsError(path, "no such file", remedy)
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        what = "truncated" if "truncated" in str(error) else "not readable as HDF5"
+        raise ResultsError(path, what, f"delete it and {remedy}") from None
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """Values that a policy published: seconds, the gauge's own unit, replica index."""
+
+    time_s: np.ndarray
+    value: np.ndarray
+    replica: np.ndarray
+
+
+class Point:
+    """Reads datasets of one point file on demand, each in the units of results/README.md."""
+
+    def __init__(self, path: Path, remedy: str) -> None:
+        self.path = path
+        self._remedy = remedy
+        with open_h5(path, remedy) as file:
+            self.attributes = {name: value.item() if isinstance(value, np.generic) else value
+                               for name, value in file.attrs.items()}
+
+    def attribute(self, name: str, default: str = "") -> str:
+        return as_text(self.attributes.get(name, default))
+
+    def read(self, name: str) -> np.ndarray:
+        """The dataset /<name>; an absent or damaged one raises ResultsError."""
+        remedy = f"delete it and {self._remedy}"
+        with open_h5(self.path, self._remedy) as file:
+            try:
+                if name not in file:
+                    raise ResultsError(self.path, f"has no dataset /{name}", remedy)
+                return np.asarray(file[name][()])
+            except (OSError, KeyError, RuntimeError):
+                raise ResultsError(self.path, f"/{name} is not readable", remedy) from None
+
+    def gauge(self, name: str) -> Gauge:
+        """What the policy published under this name, replica after replica."""
+        return Gauge(self.read(f"gauges/{name}/time") / 1e9, self.read(f"gauges/{name}/value"),
+                     self.read(f"gauges/{name}/replica"))
+
+    def context(self) -> dict[str, Any]:
+        """The /context JSON (machine, versions); empty when absent or not JSON."""
+        try:
+            return json.loads(as_text(self.read("context").item()))
+        except (ResultsError, ValueError):
+            return {}

@@ -1,0 +1,46 @@
+"""Published values of the papers, one CSV per paper: figure, metric, technique, x, y, source.
+
+x is empty where a value does not belong to a sweep position; y is in the unit of the metric's name.
+Metric "max_factor:<metric>" is the paper's "up to": that technique over the paper's own system.
+"""
+from __future__ import annotations
+
+import csv
+import functools
+from pathlib import Path
+
+import numpy as np
+
+Row = dict[str, str]
+
+
+@functools.cache
+def _rows(paper: str) -> tuple[Row, ...]:
+    path = Path(__file__).with_name(f"{paper}.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def _select(spec_id: str, metric: str, technique: str) -> list[Row]:
+    paper, figure = spec_id.split("/")
+    return [row for row in _rows(paper) if (row["figure"], row["metric"], row["technique"])
+            == (figure, metric, technique)]
+
+
+def curve(spec_id: str, metric: str, technique: str) -> tuple[np.ndarray, np.ndarray]:
+    """Published x and y of one technique, such as ("dlora/fig10", ..., "dlora"); maybe empty."""
+    rows = [row for row in _select(spec_id, metric, technique) if row["x"]]
+    return np.array([float(row["x"]) for row in rows]), np.array([float(row["y"]) for row in rows])
+
+
+def value(spec_id: str, metric: str, technique: str) -> float:
+    """A published single value; KeyError when there is none."""
+    rows = [row for row in _select(spec_id, metric, technique) if not row["x"]]
+    if not rows:
+        raise KeyError(f"nothing published for {spec_id} {metric} {technique}")
+    return float(rows[0]["y"])
+
+
+def max_factor(spec_id: str, metric: str, technique: str) -> float:
+    """The paper's "up to" factor of a technique's metric over the paper's own system."""
+    return value(spec_id, f"max_factor:{metric}", technique)
