@@ -129,8 +129,29 @@ ConfigNode HardwareProfile::effective() {
   return node;
 }
 
+namespace {
+
+// A profile may say `extends: NAME` and give only what differs from NAME.yaml beside it.
+ConfigNode read_profile(const std::string& path, int depth) {
+  constexpr int kMaxDepth = 8;
+  ConfigNode node = parse_yaml_file(path);
+  const ConfigNode* base = node.find("extends");
+  if (base == nullptr) return node;
+  if (!base->is_scalar() || depth == kMaxDepth) {
+    throw SpecError(base->mark, "'extends' must name another profile, and not go round in a circle");
+  }
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
+  ConfigNode merged = read_profile(folder + base->scalar + ".yaml", depth + 1);
+  std::erase_if(node.members, [](const auto& member) { return member.first == "extends"; });
+  merge_over(&merged, node);
+  return merged;
+}
+
+}  // namespace
+
 HardwareProfile load_hardware_profile(const std::string& path) {
-  const ConfigNode node = parse_yaml_file(path);
+  const ConfigNode node = read_profile(path, 0);
   HardwareProfile profile;
   bind_params(node, "hardware", &profile, section_names());
   for_each_section(profile, [&](const char* section, auto* constants) {

@@ -175,6 +175,18 @@ void ConfigNode::set_path(const std::string& dotted_path, const ConfigNode& valu
   child->set_path(dotted_path.substr(dot + 1), value);
 }
 
+void merge_over(ConfigNode* base, const ConfigNode& over) {
+  for (const auto& [key, value] : over.members) {
+    ConfigNode* below = base->find(key);
+    if (below != nullptr && below->is_map() && value.is_map()) {
+      merge_over(below, value);
+      below->mark = value.mark;
+    } else {
+      base->set(key, value);
+    }
+  }
+}
+
 ConfigNode parse_yaml(const std::string& text, const std::string& name_for_errors) {
   try {
     return convert(YAML::Load(text), name_for_errors, 0);

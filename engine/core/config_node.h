@@ -39,6 +39,9 @@ struct ConfigNode {
   void set_path(const std::string& dotted_path, const ConfigNode& value);
 };
 
+// Sets every member of `over` in `base`; maps that both have are merged in the same way.
+void merge_over(ConfigNode* base, const ConfigNode& over);
+
 // Parses a YAML file or text. Throws SpecError with the place for malformed YAML, duplicate keys,
 // aliases' cycles, or an unreadable file.
 ConfigNode parse_yaml_file(const std::string& path);

@@ -1,0 +1,84 @@
+#include "engine/record/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "engine/core/check.h"
+
+namespace servelab {
+namespace {
+
+constexpr const char* kSuffix = ".servelab-tmp";
+
+[[noreturn]] void fail(const std::string& path, const std::string& what, int error_number) {
+  throw SpecError(path + ": " + what + ": " + system_reason(error_number));
+}
+
+// 0, or errno.
+int write_all(int file, std::span<const std::byte> bytes) {
+  constexpr std::size_t kAtOnce = std::size_t{64} << 20;
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t wrote =
+        ::write(file, bytes.data() + done, std::min(bytes.size() - done, kAtOnce));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return errno;
+    done += static_cast<std::size_t>(wrote);
+  }
+  return ::fsync(file) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+std::string system_reason(int error_number) {
+  const std::string text = std::strerror(error_number);
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return text + "; free some space or choose another folder with --out";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ENOTDIR:
+    case EEXIST:
+      return text + "; make the folder writable or choose another one with --out";
+    default:
+      return text + "; check the disk or choose another folder with --out";
+  }
+}
+
+void save_atomically(const std::string& path, std::span<const std::byte> bytes) {
+  const std::string temporary = path + "." + std::to_string(::getpid()) + kSuffix;
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) fail(path, "cannot be written", errno);
+  int error = write_all(file, bytes);
+  if (::close(file) != 0 && error == 0) error = errno;
+  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary.c_str());
+    fail(path, "cannot be written", error);
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int directory = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
+  if (directory >= 0) {
+    ::fsync(directory);  // the rename itself; a failure here loses at most this one file
+    ::close(directory);
+  }
+}
+
+void remove_stale_temporaries(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == kSuffix) std::filesystem::remove(entry.path(), error);
+  }
+}
+
+}  // namespace servelab

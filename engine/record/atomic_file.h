@@ -1,0 +1,23 @@
+// Files that are whole or absent: written beside their place, flushed to the disk, renamed.
+#ifndef SERVELAB_RECORD_ATOMIC_FILE_H_
+#define SERVELAB_RECORD_ATOMIC_FILE_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace servelab {
+
+// Saves `bytes` as `path`. Throws SpecError with the path, the system's reason and a remedy; the
+// temporary file is gone then, and an earlier file at `path` is untouched.
+void save_atomically(const std::string& path, std::span<const std::byte> bytes);
+
+// Removes what a killed run left half-written in `folder`; call it under the folder's lock.
+void remove_stale_temporaries(const std::string& folder);
+
+// "No space left on device" and the like, followed by what to do about it.
+std::string system_reason(int error_number);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_RECORD_ATOMIC_FILE_H_

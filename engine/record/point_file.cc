@@ -1,0 +1,253 @@
+#include "engine/record/point_file.h"
+
+#include <cstdio>
+#include <map>
+#include <span>
+
+#include "engine/core/check.h"
+#include "engine/record/build_id.h"
+#include "engine/record/hdf5_reader.h"
+#include "engine/record/hdf5_writer.h"
+
+namespace servelab {
+namespace {
+
+constexpr const char* kStatusNames[] = {"unfinished", "finished", "rejected"};
+constexpr const char* kReasonNames[] = {"none", "too_long", "policy", "no_adapter_room"};
+
+std::int32_t or_minus_one(AdapterId id) {
+  return id == kBaseModel ? -1 : static_cast<std::int32_t>(index(id));
+}
+std::int32_t or_minus_one(ReplicaId id) {
+  return id == kNoReplica ? -1 : static_cast<std::int32_t>(index(id));
+}
+
+// Writes one column per call from rows 0..count-1; `get` maps a row to its value. Columns of a
+// group are written in the order of their names.
+class Columns {
+ public:
+  Columns(Hdf5Writer* out, std::string group, std::size_t count)
+      : out_(out), group_(std::move(group)), count_(count) {}
+
+  template <class T, class Get>
+  void column(const char* name, const DatasetText& text, Get get) {
+    std::vector<T> values(count_);
+    for (std::size_t i = 0; i < count_; ++i) values[i] = static_cast<T>(get(i));
+    out_->dataset<T>(group_ + "/" + name, values, text);
+  }
+
+ private:
+  Hdf5Writer* out_;
+  std::string group_;
+  std::size_t count_;
+};
+
+void write_events(Hdf5Writer* out, const RunRecord& record) {
+  const auto& e = record.events;
+  Columns c(out, "/events", e.size());
+  c.column<std::uint8_t>("code", {"1", "what happened", kEventCodeNames},
+                         [&](std::size_t i) { return e[i].code; });
+  c.column<std::int32_t>("replica", {"1", "replica index, -1 for none"},
+                         [&](std::size_t i) { return or_minus_one(e[i].replica); });
+  c.column<std::int64_t>("subject", {"1", "adapter or request index, by code; -1 for none"},
+                         [&](std::size_t i) { return e[i].subject; });
+  c.column<std::int64_t>("time", {"ns", "when it happened"},
+                         [&](std::size_t i) { return e[i].at; });
+  c.column<double>("value",
+                   {"by code", "load: seconds; preempt: tokens of context; migrate: destination"},
+                   [&](std::size_t i) { return e[i].value; });
+}
+
+// A gauge of several replicas becomes one set of columns, replica after replica.
+void write_gauges(Hdf5Writer* out, const RunRecord& record) {
+  std::map<std::string, std::vector<const GaugeSeries*>> by_name;
+  for (const GaugeSeries& gauge : record.gauges) by_name[gauge.name].push_back(&gauge);
+  for (const auto& [name, series] : by_name) {
+    std::vector<std::int32_t> replica;
+    std::vector<std::int64_t> time;
+    std::vector<double> value;
+    for (const GaugeSeries* gauge : series) {
+      replica.insert(replica.end(), gauge->at.size(), or_minus_one(gauge->replica));
+      time.insert(time.end(), gauge->at.begin(), gauge->at.end());
+      value.insert(value.end(), gauge->value.begin(), gauge->value.end());
+    }
+    const std::string group = "/gauges/" + name;
+    out->dataset<std::int32_t>(group + "/replica", replica, {"1", "replica index"});
+    out->dataset<std::int64_t>(group + "/time", time, {"ns", "start of the bin it was read in"});
+    out->dataset<double>(group + "/value", value, {"policy's own", "value at the bin's end"});
+  }
+}
+
+void write_itl(Hdf5Writer* out, const LatencyHistogram& itl) {
+  const auto& counts = itl.counts();
+  std::vector<double> edges(counts.size());
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    edges[i] = LatencyHistogram::lower_edge(static_cast<int>(i));
+  }
+  out->dataset<std::int64_t>("/itl/count", counts,
+                             {"tokens", "gaps between consecutive tokens of a request, per bin"});
+  out->dataset<double>("/itl/lower_edge_ns", edges, {"ns", "lower edge of the bin"});
+}
+
+void write_replicas(Hdf5Writer* out, const RunRecord& record) {
+  const auto& r = record.replicas;
+  Columns c(out, "/replicas", r.size());
+  const auto count = [&](const char* name, const char* units, const char* text, auto member) {
+    c.column<std::int64_t>(name, {units, text}, [&](std::size_t i) { return r[i].*member; });
+  };
+  using T = ReplicaTotals;
+  count("attention", "ns", "time in attention", &T::attention);
+  count("busy", "ns", "sum of step durations", &T::busy);
+  count("collective", "ns", "time in tensor-parallel collectives", &T::collective);
+  count("dense", "ns", "time in the base model's dense layers", &T::dense);
+  count("host", "ns", "CPU work per step that the device waits for", &T::host);
+  count("kv_blocks_peak", "blocks", "most KV blocks in use", &T::kv_blocks_peak);
+  count("kv_blocks_total", "blocks", "KV blocks of the replica", &T::kv_blocks_total);
+  count("load_wait", "ns", "steps held back by an adapter that was loading", &T::load_wait);
+  count("loaded_bytes", "bytes", "adapters copied to the device", &T::loaded_bytes);
+  count("loads", "1", "adapters copied to the device", &T::loads);
+  count("lora", "ns", "time in unmerged LoRA", &T::lora);
+  count("merged_steps", "1", "steps in merged execution", &T::merged_steps);
+  count("steps", "1", "steps", &T::steps);
+  count("swap", "ns", "time moving KV to or from host memory", &T::swap);
+  count("switches", "1", "changes of what is merged into the weights", &T::switches);
+  count("switching", "ns", "time merging and unmerging", &T::switching);
+}
+
+void write_requests(Hdf5Writer* out, const Workload& workload, const RunRecord& record) {
+  const auto& w = workload.requests;
+  const auto& r = record.requests;
+  Columns c(out, "/requests", r.size());
+  const auto stamp = [&](const char* name, const char* text, auto member) {
+    c.column<std::int64_t>(name, {"ns", text}, [&](std::size_t i) { return r[i].*member; });
+  };
+  using R = RequestRecord;
+  c.column<std::int32_t>("adapter", {"1", "adapter index, -1 for the base model"},
+                         [&](std::size_t i) { return or_minus_one(w[i].adapter); });
+  stamp("admitted", "entered a step for the first time", &R::admitted);
+  stamp("first_token", "first output token", &R::first_token);
+  stamp("last_token", "last output token", &R::last_token);
+  stamp("load_end", "its adapter's load ended", &R::load_end);
+  stamp("load_start", "its adapter began to load because of it", &R::load_start);
+  c.column<std::int32_t>("output_tokens", {"tokens", "output tokens produced"},
+                         [&](std::size_t i) { return r[i].generated; });
+  c.column<std::uint16_t>("preemptions", {"1", "times it was preempted"},
+                          [&](std::size_t i) { return r[i].preemptions; });
+  stamp("prefill_start", "start of the step with its first slice", &R::prefill_start);
+  c.column<std::int32_t>("prompt_tokens", {"tokens", "prompt length"},
+                         [&](std::size_t i) { return w[i].prompt_tokens; });
+  c.column<std::int32_t>(
+      "rank", {"1", "LoRA rank of its adapter, 0 for the base model"}, [&](std::size_t i) {
+        return w[i].adapter == kBaseModel ? 0 : workload.adapters[index(w[i].adapter)].rank;
+      });
+  c.column<std::uint8_t>("reject_reason", {"1", "why it was rejected", kReasonNames},
+                         [&](std::size_t i) { return r[i].reject_reason; });
+  c.column<std::int32_t>("replica", {"1", "replica that served it last, -1 for none"},
+                         [&](std::size_t i) { return or_minus_one(r[i].replica); });
+  c.column<std::int64_t>("scheduled", {"ns", "when the client sends it; latency counts from here"},
+                         [&](std::size_t i) { return w[i].arrival; });
+  c.column<std::uint8_t>("status", {"1", "how it ended", kStatusNames},
+                         [&](std::size_t i) { return r[i].status; });
+}
+
+void write_series(Hdf5Writer* out, const RunRecord& record) {
+  const auto& s = record.series;
+  Columns c(out, "/series", s.size());
+  const auto column = [&](const char* name, const char* units, const char* text, auto member) {
+    c.column<std::int64_t>(name, {units, text}, [&](std::size_t i) { return s[i].*member; });
+  };
+  using B = SeriesBin;
+  column("adapters_resident", "1", "adapters on the device at the bin's last step",
+         &B::adapters_resident);
+  column("batch_requests", "1", "sum over the bin's steps of requests in the step",
+         &B::batch_requests);
+  column("kv_blocks_used", "blocks", "KV blocks in use at the bin's last step", &B::kv_blocks_used);
+  column("merged_steps", "1", "steps in merged execution that ended in the bin", &B::merged_steps);
+  column("output_tokens", "tokens", "sampled in the bin", &B::output_tokens);
+  column("prompt_tokens", "tokens", "prefilled in the bin", &B::prompt_tokens);
+  c.column<std::int32_t>("replica", {"1", "replica index"},
+                         [&](std::size_t i) { return or_minus_one(s[i].replica); });
+  column("running", "1", "running requests at the bin's last step", &B::running);
+  column("start", "ns", "start of the bin; bins without a step have no entry", &B::start);
+  column("steps", "1", "steps that ended in the bin", &B::steps);
+  column("waiting", "1", "waiting and swapped requests at the bin's last step", &B::waiting);
+}
+
+void write_root(Hdf5Writer* out, const PointIdentity& point, const RunRecord& record,
+                const Summary& summary) {
+  std::string reasons;
+  for (const std::string& reason : record.invalid_reasons) {
+    reasons += (reasons.empty() ? "" : "; ") + reason;
+  }
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx",
+                static_cast<unsigned long long>(record.decision_hash.value()));
+  out->attribute("/", "schema", std::int64_t{kResultSchema});
+  out->attribute("/", "key", point.key);
+  out->attribute("/", "spec_id", point.spec_id);
+  out->attribute("/", "technique", point.technique);
+  out->attribute("/", "seed", point.seed);
+  out->attribute("/", "backend", point.backend);
+  out->attribute("/", "hardware", point.hardware);
+  out->attribute("/", "model", point.model);
+  out->attribute("/", "trace", point.trace);
+  out->attribute("/", "status", record.invalid_reasons.empty() ? "VALID" : "INVALID");
+  out->attribute("/", "reasons", reasons);
+  out->attribute("/", "content_digest", out->content_digest());
+  out->attribute("/", "decision_hash", std::string(hash));
+  out->attribute("/", "build_id", std::string(build_id()));
+  for (const Metric& metric : summary) out->attribute("/summary", metric.name, metric.value);
+}
+
+}  // namespace
+
+std::vector<std::byte> point_file(const PointIdentity& point, const Workload& workload,
+                                  const RunRecord& record, const Summary& summary) {
+  SL_CHECK(record.requests.size() == workload.requests.size(), "one record per request");
+  Hdf5Writer out(point.key + ".h5");
+  if (record.options.decision_text) {
+    out.text("/decisions", record.decisions, {"text", "decision log: one line per plan"});
+  }
+  write_events(&out, record);
+  write_gauges(&out, record);
+  write_itl(&out, record.itl);
+  write_replicas(&out, record);
+  write_requests(&out, workload, record);
+  if (record.options.series) write_series(&out, record);
+  out.text("/sources", point.sources, {"json", "traces and length sets that were used"});
+  out.text("/spec/effective", point.effective, {"json", "settings after defaults"});
+  out.text("/spec/requested", point.requested, {"json", "settings as written"});
+  out.text("/spec/sweep", point.sweep, {"json", "this point's coordinates"});
+  if (record.options.token_times) {
+    out.dataset<std::int64_t>("/tokens/offsets", record.token_offsets,
+                              {"1", "request i's tokens are times[offsets[i]:offsets[i+1]]"});
+    out.dataset<std::int64_t>("/tokens/times", record.token_times,
+                              {"ns", "when each output token was produced"});
+  }
+  write_root(&out, point, record, summary);
+  out.text("/context", point.context, {"json", "machine, program and wall time; not digested"});
+  return out.finish();
+}
+
+std::optional<StoredPoint> read_point(const std::string& path, const std::string& key) {
+  try {
+    const Hdf5Reader file(path);
+    if (file.int_attribute("/", "schema") != kResultSchema ||
+        file.text_attribute("/", "key") != key) {
+      return std::nullopt;
+    }
+    StoredPoint point;
+    point.status = file.text_attribute("/", "status");
+    point.reasons = file.text_attribute("/", "reasons");
+    point.trace = file.text_attribute("/", "trace");
+    point.content_digest = file.text_attribute("/", "content_digest");
+    for (const auto& [name, value] : file.number_attributes("/summary")) {
+      point.summary.push_back({name, value});
+    }
+    return point;
+  } catch (const SpecError&) {
+    return std::nullopt;  // absent, truncated or foreign: it is computed again
+  }
+}
+
+}  // namespace servelab

@@ -1,0 +1,53 @@
+// One point as an HDF5 file: the layout of results/README.md.
+#ifndef SERVELAB_RECORD_POINT_FILE_H_
+#define SERVELAB_RECORD_POINT_FILE_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/record/summary.h"
+#include "engine/serve/recorder.h"
+#include "engine/serve/request.h"
+
+namespace servelab {
+
+inline constexpr int kResultSchema = 1;
+
+// What identifies a point and says how it came about. JSON texts are canonical.
+struct PointIdentity {
+  std::string key;
+  std::string spec_id;
+  std::string technique;  // registry name
+  std::int64_t seed = 0;
+  std::string backend;
+  std::string hardware;
+  std::string model;
+  std::string trace;      // names of the workload's sources
+  std::string requested;  // JSON
+  std::string effective;  // JSON
+  std::string sweep;      // JSON
+  std::string sources;    // JSON
+  std::string context;    // JSON
+};
+
+// The file's bytes, to be saved with save_atomically.
+std::vector<std::byte> point_file(const PointIdentity& point, const Workload& workload,
+                                  const RunRecord& record, const Summary& summary);
+
+// What collected.h5 and progress need of a point that is on disk.
+struct StoredPoint {
+  std::string status;  // VALID or INVALID
+  std::string reasons;
+  std::string trace;
+  std::string content_digest;
+  Summary summary;  // by name
+};
+
+// The point at `path` when it is readable, of this schema and has this key; nothing otherwise.
+std::optional<StoredPoint> read_point(const std::string& path, const std::string& key);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_RECORD_POINT_FILE_H_

@@ -1,0 +1,106 @@
+#include "engine/run/library.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace servelab {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(".yaml") || name.ends_with(".yml");
+}
+
+}  // namespace
+
+Library Library::of_spec(const std::string& spec_path, const std::string& fallback) {
+  std::error_code error;
+  const fs::path absolute = fs::weakly_canonical(spec_path, error);
+  fs::path relative = fs::path(spec_path).parent_path();
+  for (fs::path folder = absolute.parent_path(); !error; folder = folder.parent_path()) {
+    if (is_folder(folder / "base")) {
+      // Keep the path as the user wrote it where possible: it appears in messages.
+      std::error_code ignored;
+      while (!relative.empty() && !fs::equivalent(relative, folder, ignored)) {
+        if (relative == relative.parent_path()) break;
+        relative = relative.parent_path();
+      }
+      const bool same = !relative.empty() && fs::equivalent(relative, folder, ignored);
+      return Library((same ? relative : folder).string());
+    }
+    if (folder == folder.parent_path()) break;
+  }
+  return Library(fallback);
+}
+
+std::string Library::find(const std::string& kind, const std::string& name,
+                          const SourceMark& where) const {
+  if (is_path(name)) {
+    const fs::path beside = fs::path(where.file).parent_path() / name;
+    if (is_file(beside)) return beside.string();
+    if (is_file(name)) return name;
+    throw SpecError(where, kind + " file '" + name + "' does not exist; looked for " +
+                               beside.string() + " and " + name);
+  }
+  const fs::path path = fs::path(root_) / "base" / kind / (name + ".yaml");
+  if (is_file(path)) return path.string();
+  throw SpecError(where, "unknown " + kind + " '" + name + "'; " + suggest(name, names(kind)) +
+                             " (files in " + path.parent_path().string() + ")");
+}
+
+std::vector<std::string> Library::names(const std::string& kind) const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fs::path(root_) / "base" / kind, error)) {
+    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> Library::spec_ids() const {
+  std::vector<std::string> ids;
+  std::error_code error;
+  for (auto it = fs::recursive_directory_iterator(root_, error);
+       !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+    if (it.depth() == 0 && it->path().filename() == "base") {
+      it.disable_recursion_pending();
+    } else if (it.depth() > 0 && it->path().extension() == ".yaml") {
+      ids.push_back(spec_id(it->path().string()));
+    }
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::string Library::find_spec(const std::string& path_or_id) const {
+  if (is_file(path_or_id)) return path_or_id;
+  const fs::path by_id = fs::path(root_) / (path_or_id + ".yaml");
+  if (is_file(by_id)) return by_id.string();
+  if (is_folder(path_or_id)) {
+    throw SpecError(path_or_id + ": is a folder; name spec files in it, such as " + path_or_id +
+                    "/*.yaml");
+  }
+  std::string name = path_or_id;
+  if (name.ends_with(".yaml")) name = spec_id(name);
+  throw SpecError(path_or_id + ": no such spec; " + suggest(name, spec_ids()));
+}
+
+std::string Library::spec_id(const std::string& path) const {
+  std::error_code error;
+  const fs::path file = fs::weakly_canonical(path, error);
+  const fs::path relative = file.lexically_relative(fs::weakly_canonical(root_, error));
+  if (relative.empty() || *relative.begin() == "..") return fs::path(path).stem().string();
+  return (relative.parent_path() / relative.stem()).generic_string();
+}
+
+}  // namespace servelab

@@ -1,0 +1,3 @@
+#include "engine/run/cli.h"
+
+int main(int argc, char** argv) { return servelab::run_cli(argc, argv); }

@@ -1,0 +1,31 @@
+// The folder of one spec's results, held by one run at a time.
+#ifndef SERVELAB_RUN_OUTPUT_FOLDER_H_
+#define SERVELAB_RUN_OUTPUT_FOLDER_H_
+
+#include <string>
+
+namespace servelab {
+
+class OutputFolder {
+ public:
+  // Creates <out>/<spec_id>/points, takes the folder's lock and removes what a killed run left
+  // half-written. Throws SpecError when another run holds the folder, or it cannot be written.
+  OutputFolder(const std::string& out, const std::string& spec_id);
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string point_path(const std::string& key) const { return path_ + "/points/" + key + ".h5"; }
+  std::string collected_path() const { return path_ + "/collected.h5"; }
+
+ private:
+  void lock();
+
+  std::string path_;
+  int lock_file_ = -1;
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_RUN_OUTPUT_FOLDER_H_

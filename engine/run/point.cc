@@ -1,0 +1,286 @@
+#include "engine/run/point.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/backend/cost_model.h"
+#include "engine/core/digest.h"
+#include "engine/record/build_id.h"
+#include "engine/serve/backend.h"
+
+namespace servelab {
+namespace {
+
+// The sub-map, or an empty one that stands at its parent's place.
+ConfigNode section_of(const ConfigNode& settings, const std::string& name) {
+  const ConfigNode* node = settings.find(name);
+  if (node != nullptr) return *node;
+  ConfigNode empty = ConfigNode::map();
+  empty.mark = settings.mark;
+  return empty;
+}
+
+template <class T>
+void bind_section(const ConfigNode& settings, const char* name, T* out) {
+  bind_params(section_of(settings, name), name, out);
+}
+
+std::string named_file(const SweepPosition& position, const Library& library, const char* key) {
+  const ConfigNode* node = position.settings.find(key);
+  SL_CHECK(node != nullptr, "load_spec requires it");
+  if (!node->is_scalar()) {
+    throw SpecError(node->mark, std::string("'") + key + "' must be a name or a path");
+  }
+  return library.find(key, node->scalar, node->mark);
+}
+
+void check_backend(const ConfigNode& settings, PointSettings* point) {
+  const ConfigNode* node = settings.find("backend");
+  if (node == nullptr) return;
+  ParamFields fields;
+  SpecHeader header;
+  header.fields(fields);
+  for (const ParamField& field : fields.all()) {
+    if (field.name() == "backend") field.assign(*node);
+  }
+  if (header.backend != "twin") {
+    throw SpecError(node->mark, "backend '" + header.backend +
+                                    "' is not built into this servelab yet; use backend: twin");
+  }
+  point->backend = header.backend;
+}
+
+// The technique with its parameters: those of its entry, then swept ones that it has.
+void bind_technique(const SweepPosition& position, const TechniqueEntry& entry,
+                    PointSettings* point) {
+  auto technique = Registry<Technique>::instance().make(entry.technique, entry.mark);
+  ParamFields fields;
+  technique->fields(fields);
+  ConfigNode params = entry.params.is_null() ? ConfigNode::map() : entry.params;
+  if (params.mark.file.empty()) params.mark = entry.mark;
+  const std::vector<std::string> known = fields.names();
+  for (const auto& [name, value] : position.with.members) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) params.set(name, value);
+  }
+  fields.bind(params, "technique '" + entry.technique + "'");
+  point->technique_id = entry.technique;
+  point->technique_params = fields.values();
+  point->technique = std::move(technique);
+}
+
+// A swept `with.<parameter>` must be known to at least one technique of the spec.
+void check_swept_params(const Spec& spec, const SweepPosition& position) {
+  for (const auto& [name, value] : position.with.members) {
+    std::vector<std::string> known;
+    for (const TechniqueEntry& entry : spec.techniques) {
+      const auto technique = Registry<Technique>::instance().make(entry.technique, entry.mark);
+      ParamFields fields;
+      technique->fields(fields);
+      for (const std::string& field : fields.names()) known.push_back(field);
+    }
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    std::sort(known.begin(), known.end());
+    known.erase(std::unique(known.begin(), known.end()), known.end());
+    throw SpecError(value.mark, "no technique of this spec has a parameter '" + name + "'; " +
+                                    suggest(name, known));
+  }
+}
+
+void choose_route(const ConfigNode& settings, const TechniqueEntry& entry, PointSettings* point) {
+  point->route = entry.route;
+  if (point->route.empty()) point->route = point->cluster.route;
+  if (point->route.empty()) point->route = point->technique->default_cluster_policy();
+  const ConfigNode cluster = section_of(settings, "cluster");
+  const ConfigNode* at = cluster.find("route");
+  Registry<ClusterPolicy>::instance().make(point->route, at != nullptr ? at->mark : entry.mark);
+}
+
+ConfigNode requested_settings(const SweepPosition& position, const TechniqueEntry& entry,
+                              std::int64_t seed) {
+  ConfigNode requested = position.settings;
+  ConfigNode technique = ConfigNode::map();
+  technique.set("technique", ConfigNode::of(entry.technique));
+  if (!entry.params.is_null()) technique.set("with", entry.params);
+  if (!position.with.members.empty()) technique.set("swept", position.with);
+  if (!entry.route.empty()) technique.set("route", ConfigNode::of(entry.route));
+  if (!entry.engine.is_null()) technique.set("engine", entry.engine);
+  requested.set("technique", technique);
+  requested.set("seed", ConfigNode::of(std::to_string(seed), false));
+  return requested;
+}
+
+std::vector<std::unique_ptr<ReplicaPolicy>> make_replica_policies(const PointSettings& settings) {
+  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
+  for (int i = 0; i < settings.cluster.replicas; ++i) {
+    policies.push_back(settings.technique->replica_policy());
+  }
+  return policies;
+}
+
+ClusterSettings cluster_settings(const PointSettings& settings) {
+  ClusterSettings cluster;
+  cluster.replicas = settings.cluster.replicas;
+  cluster.engine = settings.engine;
+  const MemoryNeeds needs = memory_needs(settings.model, settings.cluster.tensor_parallel,
+                                         settings.engine.limits.max_batch_tokens);
+  cluster.memory.device = static_cast<Bytes>(static_cast<double>(settings.hardware.memory_bytes) *
+                                             settings.engine.memory_fraction);
+  cluster.memory.weights = needs.weights;
+  cluster.memory.activations = needs.activations;
+  cluster.memory.kv_per_token = needs.kv_per_token;
+  cluster.memory.max_context_tokens = settings.model.max_context_tokens;
+  cluster.reveal_output_length = settings.technique->capabilities().knows_output_length;
+  if (settings.cluster.stop_at_s > 0) cluster.stop_at = from_seconds(settings.cluster.stop_at_s);
+  cluster.migration_delay = from_seconds(settings.cluster.migration_delay_s);
+  return cluster;
+}
+
+RecorderOptions recorder_options(const RecordSection& record) {
+  RecorderOptions options;
+  options.bin = std::max<TimeNs>(1, from_seconds(record.series_bin_s));
+  options.series = record.series;
+  options.decision_text = record.decisions;
+  options.token_times = record.token_times;
+  return options;
+}
+
+ConfigNode sources_node(const BuiltWorkload& workload) {
+  ConfigNode list = ConfigNode::list();
+  for (const WorkloadSource& source : workload.sources) {
+    ConfigNode node = ConfigNode::map();
+    node.set("role", ConfigNode::of(source.role));
+    node.set("name", ConfigNode::of(source.name));
+    node.set("origin", ConfigNode::of(source.origin));
+    node.set("sha256", ConfigNode::of(source.sha256));
+    node.set("licence", ConfigNode::of(source.licence));
+    list.items.push_back(std::move(node));
+  }
+  return list;
+}
+
+}  // namespace
+
+PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
+                            const TechniqueEntry& entry, std::int64_t seed) {
+  const ConfigNode& settings = position.settings;
+  PointSettings point;
+  check_backend(settings, &point);
+  point.model = load_model_config(named_file(position, spec.library, "model"));
+  point.hardware = load_hardware_profile(named_file(position, spec.library, "hardware"));
+  bind_section(settings, "cluster", &point.cluster);
+  bind_section(settings, "lora", &point.lora);
+  bind_section(settings, "record", &point.record);
+  bind_section(settings, "engine", &point.engine);
+  check_swept_params(spec, position);
+  bind_technique(position, entry, &point);
+  point.technique->configure(&point.engine);
+  if (!entry.engine.is_null()) {
+    bind_params(entry.engine, "'engine' of technique '" + entry.label + "'", &point.engine);
+  }
+  choose_route(settings, entry, &point);
+  try {
+    RooflineCostModel(point.model, point.hardware, point.cluster.tensor_parallel,
+                      point.lora.targets);
+  } catch (const SpecError& error) {
+    throw SpecError(section_of(settings, "cluster").mark, error.what());
+  }
+  point.workload = section_of(settings, "workload");
+  point.seed = seed;
+  point.requested = requested_settings(position, entry, seed);
+  return point;
+}
+
+BuiltWorkload build_point_workload(const PointSettings& settings, const std::string& data_dir) {
+  WorkloadContext context;
+  context.seed = static_cast<std::uint64_t>(settings.seed);
+  context.data_dir = data_dir;
+  context.max_context_tokens = settings.model.max_context_tokens;
+  context.adapter_bytes = [&settings](int rank) {
+    return adapter_bytes_per_device(settings.model, settings.cluster.tensor_parallel, rank,
+                                    settings.lora.targets);
+  };
+  return build_workload(settings.workload, context);
+}
+
+ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload& workload) {
+  PointSettings copy = settings;  // fields() needs members that it could write to
+  ConfigNode engine = effective_params(&copy.engine);
+  const bool unified = copy.engine.adapter_memory == AdapterMemory::kUnified;
+  const bool whole = copy.engine.adapter_form == AdapterForm::kWholeModel;
+  engine.set("adapter_memory", ConfigNode::of(unified ? "unified" : "slots"));
+  engine.set("adapter_form", ConfigNode::of(whole ? "whole-model" : "lora"));
+  ConfigNode technique = ConfigNode::map();
+  technique.set("technique", ConfigNode::of(copy.technique_id));
+  technique.set("with", copy.technique_params);
+  ConfigNode cluster = effective_params(&copy.cluster);
+  cluster.set("route", ConfigNode::of(copy.route));
+
+  ConfigNode node = ConfigNode::map();
+  node.set("model", effective_params(&copy.model));
+  node.set("hardware", copy.hardware.effective());
+  node.set("backend", ConfigNode::of(copy.backend));
+  node.set("cluster", std::move(cluster));
+  node.set("lora", effective_params(&copy.lora));
+  node.set("engine", std::move(engine));
+  node.set("workload", workload.effective);
+  node.set("record", effective_params(&copy.record));
+  node.set("technique", std::move(technique));
+  node.set("seed", ConfigNode::of(std::to_string(copy.seed), false));
+  return node;
+}
+
+std::string point_key(const ConfigNode& effective, const BuiltWorkload& workload) {
+  ConfigNode node = ConfigNode::map();
+  node.set("effective", effective);
+  node.set("sources", sources_node(workload));
+  node.set("schema", ConfigNode::of(std::to_string(kResultSchema), false));
+  node.set("build", ConfigNode::of(build_id()));
+  return sha256_hex(canonical_json(node)).substr(0, 16);
+}
+
+PointResult run_point(const PointSettings& settings, const Workload& workload) {
+  const auto started = std::chrono::steady_clock::now();
+  PointResult result;
+  result.record.options = recorder_options(settings.record);
+  const RooflineCostModel cost(settings.model, settings.hardware, settings.cluster.tensor_parallel,
+                               settings.lora.targets);
+  VirtualTimeline timeline;
+  const auto backend =
+      make_twin_backend(&timeline, &cost, static_cast<std::size_t>(settings.cluster.replicas));
+  std::unique_ptr<Cluster> cluster;
+  try {
+    cluster = std::make_unique<Cluster>(cluster_settings(settings), workload,
+                                        make_replica_policies(settings),
+                                        Registry<ClusterPolicy>::instance().make(settings.route),
+                                        backend.get(), &timeline, &result.record);
+  } catch (const SpecError& error) {
+    result.record.invalid_reasons.push_back(std::string("does not fit: ") + error.what());
+    result.record.requests.assign(workload.requests.size(), RequestRecord{});
+  }
+  if (cluster != nullptr) cluster->run();
+  result.summary = summarize(workload, result.record);
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
+  result.wall_s = wall.count();
+  return result;
+}
+
+std::string sources_json(const BuiltWorkload& workload) {
+  return canonical_json(sources_node(workload));
+}
+
+std::string trace_names(const BuiltWorkload& workload) {
+  std::string names;
+  for (const WorkloadSource& source : workload.sources) {
+    std::string name = source.name;
+    if (source.origin == "embedded" && name.find("embedded") == std::string::npos) {
+      name += " (embedded)";
+    }
+    if (names.find(name) != std::string::npos) continue;
+    if (!names.empty()) names += ", ";
+    names += name;
+  }
+  return names.empty() ? "generated" : names;
+}
+
+}  // namespace servelab

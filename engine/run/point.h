@@ -1,0 +1,69 @@
+// One point: one technique at one sweep position with one seed. Resolved, keyed and run here, for
+// the runner, tests and benchmarks alike.
+#ifndef SERVELAB_RUN_POINT_H_
+#define SERVELAB_RUN_POINT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/backend/hardware.h"
+#include "engine/core/config_node.h"
+#include "engine/model/model_config.h"
+#include "engine/record/point_file.h"
+#include "engine/run/spec.h"
+#include "engine/serve/cluster.h"
+#include "engine/serve/policy.h"
+#include "engine/workload/workload.h"
+
+namespace servelab {
+
+// Everything that a run depends on, besides the workload: checked and with defaults filled in.
+struct PointSettings {
+  ModelConfig model;
+  HardwareProfile hardware;
+  std::string backend = "twin";
+  ClusterSection cluster;
+  LoraSection lora;
+  RecordSection record;
+  EngineSettings engine;  // after the technique's wishes and its entry's overrides
+  std::string technique_id;
+  std::shared_ptr<const Technique> technique;  // with its parameters
+  ConfigNode technique_params;                 // effective
+  std::string route;                           // cluster policy
+  ConfigNode workload;                         // as written
+  ConfigNode requested;                        // this point's settings as written
+  std::int64_t seed = 0;
+};
+
+// Settings of one technique at one position. Throws SpecError with the place of what is wrong.
+PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
+                            const TechniqueEntry& entry, std::int64_t seed);
+
+// The workload of a point; the same for every technique at the same position and seed.
+BuiltWorkload build_point_workload(const PointSettings& settings, const std::string& data_dir);
+
+// All settings after defaults, as recorded, with the workload that they led to.
+ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload& workload);
+
+// 16 hexadecimal digits that name the point: a hash of the effective settings, the workload's
+// sources, the result schema and the build.
+std::string point_key(const ConfigNode& effective, const BuiltWorkload& workload);
+
+struct PointResult {
+  RunRecord record;
+  Summary summary;
+  double wall_s = 0;
+};
+
+// Runs a point on its backend. A model and adapters that do not fit the device make an INVALID
+// record, as such points belong to some figures. Throws InvariantError for a broken technique.
+PointResult run_point(const PointSettings& settings, const Workload& workload);
+
+// JSON list of the workload's sources, and their names on one line ("generated" without any).
+std::string sources_json(const BuiltWorkload& workload);
+std::string trace_names(const BuiltWorkload& workload);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_RUN_POINT_H_

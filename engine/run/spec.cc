@@ -1,0 +1,228 @@
+#include "engine/run/spec.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "engine/core/registry.h"
+#include "engine/run/sweep.h"
+#include "engine/serve/policy.h"
+
+namespace servelab {
+namespace {
+
+constexpr std::int64_t kMaxSeeds = 10000;
+
+void require(const ConfigNode& root, const char* key, const char* what) {
+  const ConfigNode* node = root.find(key);
+  if (node == nullptr || node->is_null()) {
+    throw SpecError(root.mark, std::string("a spec needs '") + key + "' (" + what + ")");
+  }
+}
+
+std::string text_of(const ConfigNode& node, const std::string& what) {
+  if (!node.is_scalar() || node.scalar.empty()) throw SpecError(node.mark, what + " must be text");
+  return node.scalar;
+}
+
+std::int64_t seed_of(const ConfigNode& node) {
+  struct One {
+    std::int64_t seed = 0;
+  } one;
+  ParamField("seeds", ParamField::Target(&one.seed), "").range(0, 9e15).assign(node);
+  return one.seed;
+}
+
+std::vector<std::int64_t> seeds_of(const ConfigNode* node) {
+  if (node == nullptr) return {0};
+  std::vector<std::int64_t> seeds;
+  if (node->is_scalar()) {
+    const std::int64_t count = seed_of(*node);
+    if (count < 1 || count > kMaxSeeds) {
+      throw SpecError(node->mark, "'seeds' as a number is how many there are, 1 to 10000");
+    }
+    for (std::int64_t seed = 0; seed < count; ++seed) seeds.push_back(seed);
+    return seeds;
+  }
+  if (!node->is_list() || node->items.empty()) {
+    throw SpecError(node->mark, "'seeds' must be a list of whole numbers or how many there are");
+  }
+  for (const ConfigNode& item : node->items) {
+    const std::int64_t seed = seed_of(item);
+    if (std::find(seeds.begin(), seeds.end(), seed) != seeds.end()) {
+      throw SpecError(item.mark, "seed " + item.scalar + " is given twice");
+    }
+    seeds.push_back(seed);
+  }
+  return seeds;
+}
+
+void check_keys(const ConfigNode& map, const std::string& where,
+                const std::vector<std::string>& known) {
+  for (const auto& [key, value] : map.members) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      throw SpecError(value.mark,
+                      "unknown key '" + key + "' in " + where + "; " + suggest(key, known));
+    }
+  }
+}
+
+TechniqueEntry technique_of(const ConfigNode& node) {
+  TechniqueEntry entry;
+  entry.mark = node.mark;
+  if (node.is_scalar()) {
+    entry.technique = node.scalar;
+  } else if (node.is_map()) {
+    check_keys(node, "an entry of 'techniques'", technique_keys());
+    const ConfigNode* technique = node.find("technique");
+    if (technique == nullptr) {
+      throw SpecError(node.mark, "an entry of 'techniques' needs 'technique' (its name)");
+    }
+    entry.technique = text_of(*technique, "'technique'");
+    entry.mark = technique->mark;
+    if (const ConfigNode* label = node.find("label")) entry.label = text_of(*label, "'label'");
+    if (const ConfigNode* route = node.find("route")) {
+      entry.route = text_of(*route, "'route'");
+      Registry<ClusterPolicy>::instance().make(entry.route, route->mark);
+    }
+    if (const ConfigNode* params = node.find("with")) entry.params = *params;
+    if (const ConfigNode* engine = node.find("engine")) entry.engine = *engine;
+  } else {
+    throw SpecError(node.mark, "an entry of 'techniques' must be a name or a map");
+  }
+  Registry<Technique>::instance().make(entry.technique, entry.mark);
+  if (entry.label.empty()) entry.label = entry.technique;
+  return entry;
+}
+
+std::vector<TechniqueEntry> techniques_of(const ConfigNode& node) {
+  if (!node.is_list() || node.items.empty()) {
+    throw SpecError(node.mark, "'techniques' must be a list of at least one technique");
+  }
+  std::vector<TechniqueEntry> entries;
+  std::set<std::string> labels;
+  for (const ConfigNode& item : node.items) {
+    entries.push_back(technique_of(item));
+    if (!labels.insert(entries.back().label).second) {
+      throw SpecError(entries.back().mark, "technique '" + entries.back().label +
+                                               "' is listed twice; give each a 'label' of its own");
+    }
+  }
+  return entries;
+}
+
+void check_expectations(const ConfigNode* node) {
+  if (node == nullptr || node->is_null()) return;
+  if (!node->is_list()) throw SpecError(node->mark, "'expect' must be a list of claims");
+  for (const ConfigNode& item : node->items) {
+    if (!item.is_map()) throw SpecError(item.mark, "an entry of 'expect' must be a map");
+    check_keys(item, "an entry of 'expect'", expect_keys());
+    if (item.find("claim") == nullptr) {
+      throw SpecError(item.mark, "an entry of 'expect' needs 'claim' (the sentence)");
+    }
+  }
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string figure_of(const ConfigNode* node, const std::string& id) {
+  if (node == nullptr || node->is_null()) return id.substr(id.rfind('/') + 1);
+  return node->is_scalar() ? node->scalar : canonical_json(*node);
+}
+
+}  // namespace
+
+void SpecHeader::fields(ParamFields& f) {
+  f.add("title", &title, "what the figure shows, in one line").required();
+  f.add("description", &description, "more about it, for people");
+  f.add("model", &model, "a file in base/model/ without .yaml, or a path").required();
+  f.add("hardware", &hardware, "a file in base/hardware/ without .yaml, or a path").required();
+  f.add("backend", &backend, "what carries steps out: twin computes in virtual time")
+      .one_of({"twin", "cpu", "cuda"});
+}
+
+void ClusterSection::fields(ParamFields& f) {
+  f.add("replicas", &replicas, "copies of the model").range(1, 65534);
+  f.add("tensor_parallel", &tensor_parallel, "devices per replica").range(1, 64);
+  f.add("route", &route, "cluster policy for every technique; empty: each technique's own");
+  f.add("stop_at_s", &stop_at_s, "the run is cut off here, in seconds; 0: when all is served")
+      .range(0, 1e9);
+  f.add("migration_delay_s", &migration_delay_s, "time that a migrated request is on its way")
+      .range(0, 1e6);
+}
+
+void LoraSection::fields(ParamFields& f) {
+  f.add("targets", &targets, "linear layers that adapters change")
+      .one_of({"q", "k", "v", "o", "gate", "up", "down"});
+}
+
+void RecordSection::fields(ParamFields& f) {
+  f.add("series", &series, "keep values over time, by bin and replica");
+  f.add("series_bin_s", &series_bin_s, "width of a bin in seconds").range(1e-6, 1e9);
+  f.add("decisions", &decisions, "keep the decision log as text");
+  f.add("token_times", &token_times, "keep the stamp of every output token (large)");
+}
+
+const std::vector<std::string>& spec_sections() {
+  static const std::vector<std::string> kSections = {"cluster", "lora",       "engine", "workload",
+                                                     "sweep",   "techniques", "seeds",  "record",
+                                                     "figure",  "expect"};
+  return kSections;
+}
+const std::vector<std::string>& technique_keys() {
+  static const std::vector<std::string> kKeys = {"technique", "label", "with", "route", "engine"};
+  return kKeys;
+}
+const std::vector<std::string>& expect_keys() {
+  static const std::vector<std::string> kKeys = {
+      "claim",  "id",        "paper", "value", "unit",      "metric", "technique", "baseline",
+      "reduce", "direction", "min",   "max",   "tolerance", "where",  "compute",   "note"};
+  return kKeys;
+}
+
+std::string SweepPosition::text() const {
+  std::string text;
+  for (const auto& [path, value] : coordinates) {
+    if (!text.empty()) text += ' ';
+    text += path.substr(path.rfind('.') + 1) + '=';
+    text += value.is_scalar() ? value.scalar : canonical_json(value);
+  }
+  return text;
+}
+
+Spec load_spec(const std::string& path, const std::string& experiments_dir) {
+  const ConfigNode root = parse_yaml_file(path);
+  if (!root.is_map()) throw SpecError(SourceMark{path, 1, 1}, "a spec must be a map of settings");
+  SpecHeader header;
+  bind_params(root, "the spec", &header, spec_sections());
+  if (header.title.empty()) throw SpecError(root.find("title")->mark, "'title' must not be empty");
+  require(root, "workload", "a map, or a file in base/workload/ without .yaml");
+  require(root, "techniques", "a list of names");
+
+  Spec spec;
+  spec.path = path;
+  spec.yaml = read_text(path);
+  spec.library = Library::of_spec(path, experiments_dir);
+  spec.id = spec.library.spec_id(path);
+  spec.title = header.title;
+  spec.figure = figure_of(root.find("figure"), spec.id);
+  spec.techniques = techniques_of(*root.find("techniques"));
+  spec.seeds = seeds_of(root.find("seeds"));
+  check_expectations(root.find("expect"));
+
+  ConfigNode settings = ConfigNode::map();
+  settings.mark = root.mark;
+  for (const char* key :
+       {"model", "hardware", "backend", "cluster", "lora", "engine", "workload", "record"}) {
+    if (const ConfigNode* node = root.find(key)) settings.set(key, *node);
+  }
+  resolve_workload(&settings, spec.library);
+  spec.positions = expand_sweep(settings, root.find("sweep"), spec.library, &spec.swept);
+  return spec;
+}
+
+}  // namespace servelab

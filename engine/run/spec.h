@@ -1,0 +1,90 @@
+// An experiment as its YAML file describes it: one file per figure. load_spec() checks the
+// structure; resolve_point() in point.h checks what depends on the sweep position.
+#ifndef SERVELAB_RUN_SPEC_H_
+#define SERVELAB_RUN_SPEC_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/config_node.h"
+#include "engine/core/params.h"
+#include "engine/run/library.h"
+
+namespace servelab {
+
+// The top level's plain keys.
+struct SpecHeader {
+  std::string title;
+  std::string description;
+  std::string model;
+  std::string hardware;
+  std::string backend = "twin";
+  void fields(ParamFields& f);
+};
+
+struct ClusterSection {
+  int replicas = 1;
+  int tensor_parallel = 1;
+  std::string route;  // empty: the technique's own
+  double stop_at_s = 0;
+  double migration_delay_s = 0.001;
+  void fields(ParamFields& f);
+};
+
+struct LoraSection {
+  std::vector<std::string> targets = {"q", "k", "v", "o"};
+  void fields(ParamFields& f);
+};
+
+struct RecordSection {
+  bool series = true;
+  double series_bin_s = 1;
+  bool decisions = false;
+  bool token_times = false;
+  void fields(ParamFields& f);
+};
+
+// One entry of `techniques:`.
+struct TechniqueEntry {
+  std::string technique;  // registry name
+  std::string label;      // unique in the spec; names its curve
+  std::string route;      // empty: the cluster's, else the technique's own
+  ConfigNode params;      // `with:`
+  ConfigNode engine;      // overrides engine settings, after the technique's own wishes
+  SourceMark mark;
+};
+
+// One position of the sweep: the settings tree with the swept values set, and those values.
+struct SweepPosition {
+  ConfigNode settings;  // model, hardware, backend, cluster, lora, engine, workload, record
+  ConfigNode with;      // swept `with.<parameter>` values, for the techniques that have them
+  std::vector<std::pair<std::string, ConfigNode>> coordinates;
+  std::string text() const;  // "skewness=4 rate=2", for people
+};
+
+struct Spec {
+  std::string id;
+  std::string path;
+  std::string yaml;  // the file as written
+  std::string title;
+  std::string figure;  // the `figure:` key, as text or JSON; else the last part of the id
+  Library library{""};
+  std::vector<TechniqueEntry> techniques;
+  std::vector<std::int64_t> seeds;
+  std::vector<SweepPosition> positions;  // at least one
+  std::vector<std::string> swept;        // paths, in the order of the file
+};
+
+// Reads and checks a spec file. Throws SpecError with file, line, column and the nearest valid key.
+Spec load_spec(const std::string& path, const std::string& experiments_dir);
+
+// The keys of a spec's top level, of a technique entry and of an `expect:` entry.
+const std::vector<std::string>& spec_sections();
+const std::vector<std::string>& technique_keys();
+const std::vector<std::string>& expect_keys();
+
+}  // namespace servelab
+
+#endif  // SERVELAB_RUN_SPEC_H_

@@ -1,0 +1,165 @@
+#include "engine/run/sweep.h"
+
+#include <algorithm>
+
+namespace servelab {
+namespace {
+
+constexpr std::size_t kMaxPositions = 100000;
+constexpr int kMaxExtends = 16;
+
+using Assignment = std::vector<std::pair<std::string, ConfigNode>>;
+using Axis = std::vector<Assignment>;  // alternatives, each setting one or more paths
+
+const std::vector<std::string>& sweepable() {
+  static const std::vector<std::string> kHeads = {"model", "hardware", "backend",  "cluster",
+                                                  "lora",  "engine",   "workload", "with"};
+  return kHeads;
+}
+
+void check_path(const std::string& path, const SourceMark& mark) {
+  const std::string head = path.substr(0, path.find('.'));
+  const std::vector<std::string>& heads = sweepable();
+  if (std::find(heads.begin(), heads.end(), head) == heads.end()) {
+    throw SpecError(mark, "cannot sweep '" + path + "': unknown section '" + head + "'; " +
+                              suggest(head, heads));
+  }
+  const bool is_bad_form = path.back() == '.' || path.find("..") != std::string::npos;
+  if (is_bad_form ||
+      (head == "with" && (path == "with" || path.find('.', 5) != std::string::npos))) {
+    throw SpecError(mark, "cannot sweep '" + path +
+                              "': expected a path such as workload.arrivals.rate or with.alpha");
+  }
+}
+
+Axis axis_of(const std::string& path, const ConfigNode& values) {
+  check_path(path, values.mark);
+  if (!values.is_list() || values.items.empty()) {
+    throw SpecError(values.mark, "sweep of '" + path + "' must be a list of at least one value");
+  }
+  Axis axis;
+  for (ConfigNode value : values.items) {
+    if (value.mark.line == 0) value.mark = values.mark;
+    axis.push_back({{path, std::move(value)}});
+  }
+  return axis;
+}
+
+Axis zip_axis(const ConfigNode& list) {
+  if (!list.is_list() || list.items.empty()) {
+    throw SpecError(list.mark, "'zip' must be a list of maps, each setting the same paths");
+  }
+  Axis axis;
+  for (const ConfigNode& item : list.items) {
+    if (!item.is_map() || item.members.empty()) {
+      throw SpecError(item.mark, "an entry of 'zip' must be a map from paths to values");
+    }
+    for (const auto& [path, value] : item.members) check_path(path, value.mark);
+    for (const auto& [path, value] : list.items.front().members) {
+      if (item.find(path) == nullptr || item.members.size() != list.items.front().members.size()) {
+        throw SpecError(item.mark,
+                        "every entry of 'zip' must set the same paths as the first one" +
+                            std::string(item.find(path) ? "" : "; '" + path + "' is missing"));
+      }
+    }
+    axis.push_back({});
+    for (const auto& [path, value] : list.items.front().members) {
+      axis.back().emplace_back(path, *item.find(path));
+    }
+  }
+  return axis;
+}
+
+ConfigNode load_workload(const ConfigNode& node, const Library& library, int depth) {
+  if (depth > kMaxExtends) throw SpecError(node.mark, "'extends' goes round in a circle");
+  const ConfigNode* base_name = node.is_map() ? node.find("extends") : &node;
+  if (base_name == nullptr) return node;
+  if (!base_name->is_scalar()) {
+    throw SpecError(base_name->mark, "'extends' must be the name of a workload");
+  }
+  const ConfigNode file =
+      parse_yaml_file(library.find("workload", base_name->scalar, base_name->mark));
+  if (!file.is_map()) throw SpecError(file.mark, "a workload file must be a map");
+  ConfigNode merged = load_workload(file, library, depth + 1);
+  if (node.is_map()) {
+    ConfigNode over = node;
+    std::erase_if(over.members, [](const auto& member) { return member.first == "extends"; });
+    merge_over(&merged, over);
+  }
+  merged.mark = node.mark;
+  return merged;
+}
+
+// Maps that set_path made on the way stand where the swept value does, for messages.
+void mark_path(ConfigNode* node, const std::string& path, const SourceMark& mark) {
+  for (std::size_t start = 0; node != nullptr;) {
+    if (node->mark.file.empty()) node->mark = mark;
+    const std::size_t dot = path.find('.', start);
+    node = node->find(path.substr(start, dot - start));
+    if (dot == std::string::npos) return;
+    start = dot + 1;
+  }
+}
+
+void apply(const Assignment& assignment, const Library& library, SweepPosition* position) {
+  for (const auto& [path, value] : assignment) {
+    if (path.rfind("with.", 0) == 0) {
+      position->with.set(path.substr(5), value);
+    } else {
+      position->settings.set_path(path, value);
+      mark_path(&position->settings, path, value.mark);
+    }
+    if (path == "workload") resolve_workload(&position->settings, library);
+    position->coordinates.emplace_back(path, value);
+  }
+}
+
+}  // namespace
+
+void resolve_workload(ConfigNode* settings, const Library& library) {
+  ConfigNode* workload = settings->find("workload");
+  if (workload == nullptr) return;
+  if (!workload->is_map() && !workload->is_scalar()) {
+    throw SpecError(workload->mark, "'workload' must be a map or the name of a workload");
+  }
+  *workload = load_workload(*workload, library, 0);
+}
+
+std::vector<SweepPosition> expand_sweep(const ConfigNode& settings, const ConfigNode* sweep,
+                                        const Library& library, std::vector<std::string>* swept) {
+  std::vector<Axis> axes;
+  if (sweep != nullptr && !sweep->is_null()) {
+    if (!sweep->is_map()) {
+      throw SpecError(sweep->mark, "'sweep' must be a map from dotted paths to lists of values");
+    }
+    for (const auto& [path, values] : sweep->members) {
+      axes.push_back(path == "zip" ? zip_axis(values) : axis_of(path, values));
+      for (const auto& [name, value] : axes.back().front()) {
+        if (std::find(swept->begin(), swept->end(), name) != swept->end()) {
+          throw SpecError(values.mark, "'" + name + "' is swept twice");
+        }
+        swept->push_back(name);
+      }
+    }
+  }
+  SweepPosition start;
+  start.settings = settings;
+  start.with = ConfigNode::map();
+  std::vector<SweepPosition> positions = {std::move(start)};
+  for (const Axis& axis : axes) {
+    std::vector<SweepPosition> next;
+    if (positions.size() * axis.size() > kMaxPositions) {
+      throw SpecError(sweep->mark, "the sweep has more than 100000 positions");
+    }
+    for (const SweepPosition& position : positions) {
+      for (const Assignment& assignment : axis) {
+        next.push_back(position);
+        apply(assignment, library, &next.back());
+      }
+    }
+    positions = std::move(next);
+  }
+  return positions;
+}
+
+}  // namespace servelab

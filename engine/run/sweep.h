@@ -1,0 +1,27 @@
+// `sweep:` of a spec: dotted paths with lists of values. Several paths give their cross product,
+// the first one slowest; `zip:` holds a list of maps whose values change together.
+#ifndef SERVELAB_RUN_SWEEP_H_
+#define SERVELAB_RUN_SWEEP_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/config_node.h"
+#include "engine/run/library.h"
+#include "engine/run/spec.h"
+
+namespace servelab {
+
+// Replaces a workload's name, or its `extends: name`, by what the named file holds, with the map's
+// own values on top. `settings` is the tree whose `workload` is meant.
+void resolve_workload(ConfigNode* settings, const Library& library);
+
+// Every position of the sweep over `settings`; one position without coordinates when `sweep` is
+// null. `swept` receives the paths. Throws SpecError.
+std::vector<SweepPosition> expand_sweep(const ConfigNode& settings, const ConfigNode* sweep,
+                                        const Library& library, std::vector<std::string>* swept);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_RUN_SWEEP_H_
