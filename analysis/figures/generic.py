@@ -10,6 +10,7 @@ from analysis.results import Results
 
 METRICS = [("latency_per_token_mean_s", "average latency (s/token)"),
            ("latency_per_token_p90_s", "P90 latency (s/token)")]
+AXES = {"rate": "arrival rate (requests/s)", "requests": "requests", "count": "adapters"}
 
 
 def draw(results: Results, out: Path) -> list[Path]:
@@ -19,7 +20,8 @@ def draw(results: Results, out: Path) -> list[Path]:
     for axes, (metric, label) in zip(panels, METRICS):
         for technique in results.techniques:
             style.draw_curve(axes, results.curve(metric, technique, sweep))
-        style.category_axis(axes, results.x_values(sweep), sweep.split(".")[-1].replace("_", " "))
+        name = sweep.split(".")[-1]
+        style.category_axis(axes, results.x_values(sweep), AXES.get(name, name.replace("_", " ")))
         axes.set_ylabel(label)
         style.scale_y(axes)
     style.finish(figure, results, panels[0].get_legend_handles_labels()[0],
