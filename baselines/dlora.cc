@@ -27,9 +27,10 @@ struct DloraParams {
   void fields(ParamFields& f) {
     f.add("alpha", &alpha, "initial threshold |R_merge| / |B_fcfs| above which it merges")
         .range(0, 100);
-    f.add("beta", &beta,
-          "initial threshold below which it unmerges; 0: the time of a full merged decode step over "
-          "an unmerged one, which is how the artifact came to its 15/27")
+    f.add(
+         "beta", &beta,
+         "initial threshold below which it unmerges; 0: the time of a full merged decode step over "
+         "an unmerged one, which is how the artifact came to its 15/27")
         .range(0, 100);
     f.add("alpha_max", &alpha_max,
           "bound on alpha (ours: above 1 a full merged batch could never be chosen)")
@@ -58,7 +59,9 @@ struct Period {
 class DloraPolicy final : public ReplicaPolicy {
  public:
   explicit DloraPolicy(const DloraParams& params)
-      : params_(params), kernel_(kernel_from(params.kernel)), alpha_(params.alpha),
+      : params_(params),
+        kernel_(kernel_from(params.kernel)),
+        alpha_(params.alpha),
         beta_(params.beta) {}
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
@@ -137,7 +140,8 @@ class DloraPolicy final : public ReplicaPolicy {
     }
     if (batch_.empty()) return false;
     std::sort(batch_.begin(), batch_.end());
-    if (static_cast<int>(batch_.size()) > max_batch) batch_.resize(static_cast<std::size_t>(max_batch));
+    if (static_cast<int>(batch_.size()) > max_batch)
+      batch_.resize(static_cast<std::size_t>(max_batch));
     if (merged_) to_unmerged();
     pay(view, view.request(batch_.front()).adapter());
     return true;
@@ -192,10 +196,10 @@ class DloraPolicy final : public ReplicaPolicy {
   // A break point. The switch that was not made would have cost the mode that was not chosen.
   void tune() {
     if (period_.iterations > 0) {
-      const double merged = period_.merged_requests /
-                            (period_.merged_time + (merged_ ? 0 : switch_time_));
-      const double unmerged = period_.unmerged_requests /
-                              (period_.unmerged_time + (merged_ ? switch_time_ : 0));
+      const double merged =
+          period_.merged_requests / (period_.merged_time + (merged_ ? 0 : switch_time_));
+      const double unmerged =
+          period_.unmerged_requests / (period_.unmerged_time + (merged_ ? switch_time_ : 0));
       if (!merged_) {
         if (merged > unmerged) {
           alpha_ = std::max(alpha_ - params_.gamma_dec, beta_);

@@ -134,7 +134,8 @@ class SloraPolicy final : public ReplicaPolicy {
     if (static_cast<int>(view.running().size()) >= room) return;
     bound_.clear();
     std::int64_t adapter_blocks = 0;
-    for (AdapterId id = view.adapters().oldest(); id != kBaseModel; id = view.adapters().newer(id)) {
+    for (AdapterId id = view.adapters().oldest(); id != kBaseModel;
+         id = view.adapters().newer(id)) {
       if (view.adapters().users(id) > 0) adapter_blocks += view.adapters().blocks_of(id);
     }
     for (const RequestId id : view.running()) {
@@ -158,9 +159,9 @@ class SloraPolicy final : public ReplicaPolicy {
       if (prompts + pending > prompt_budget && !selected_.empty()) break;
       bound_.insert(pending + 1, std::max(0, r.remaining_limit() - 1));
       std::int64_t blocks = adapter_blocks;
-      const bool is_new = r.adapter() != kBaseModel && view.adapters().users(r.adapter()) == 0 &&
-                          std::find(new_adapters_.begin(), new_adapters_.end(), r.adapter()) ==
-                              new_adapters_.end();
+      const bool is_new =
+          r.adapter() != kBaseModel && view.adapters().users(r.adapter()) == 0 &&
+          std::find(new_adapters_.begin(), new_adapters_.end(), r.adapter()) == new_adapters_.end();
       if (is_new) blocks += view.adapters().blocks_of(r.adapter());
       const std::int64_t capacity = (kv.total_blocks() - blocks) * kv.block_tokens();
       // Alone it always fits: requests that never could were rejected on arrival.
@@ -212,9 +213,11 @@ class SloraPolicy final : public ReplicaPolicy {
     out->reject = aborted_;
     const auto waiting = static_cast<double>(view.waiting().size() - aborted_.size());
     const double change = waiting - last_waiting_ + static_cast<double>(selected_.size());
-    arrival_rate_ = static_cast<int>(kRateSmoothing * change + (1 - kRateSmoothing) * arrival_rate_);
-    batch_rate_ = std::max(1, static_cast<int>(kRateSmoothing * static_cast<double>(selected_.size()) +
-                                               (1 - kRateSmoothing) * batch_rate_));
+    arrival_rate_ =
+        static_cast<int>(kRateSmoothing * change + (1 - kRateSmoothing) * arrival_rate_);
+    batch_rate_ =
+        std::max(1, static_cast<int>(kRateSmoothing * static_cast<double>(selected_.size()) +
+                                     (1 - kRateSmoothing) * batch_rate_));
     last_waiting_ = waiting;
     newest_first_ = arrival_rate_ >= batch_rate_;  // newest first while they come too fast
   }

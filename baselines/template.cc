@@ -35,7 +35,8 @@ class TemplateTechnique final : public Technique {
   std::string paper() const override { return "none: a starting point for your own"; }
   Capabilities capabilities() const override { return {.mixed_batches = true}; }
   void fields(ParamFields& f) override {
-    f.add("max_batch", &max_batch_, "requests in one step, below the engine's limit").range(1, 4096);
+    f.add("max_batch", &max_batch_, "requests in one step, below the engine's limit")
+        .range(1, 4096);
   }
   std::unique_ptr<ReplicaPolicy> replica_policy() const override {
     return std::make_unique<TemplatePolicy>(max_batch_);

@@ -13,7 +13,7 @@ namespace servelab {
 
 // Requests in exactly one of two batches. Both inputs sorted by id.
 struct BatchDifference {
-  std::vector<RequestId> displaced;  // in first-come order's batch, but not served
+  std::vector<RequestId> displaced;   // in first-come order's batch, but not served
   std::vector<RequestId> overtaking;  // served, but not in first-come order's batch
   void compute(const std::vector<RequestId>& fcfs, const std::vector<RequestId>& served) {
     displaced.clear();
@@ -71,9 +71,7 @@ class CreditBook {
   }
 
  private:
-  std::size_t slot(AdapterId id) const {
-    return id == kBaseModel ? credit_.size() - 1 : index(id);
-  }
+  std::size_t slot(AdapterId id) const { return id == kBaseModel ? credit_.size() - 1 : index(id); }
   Limits limits_;
   std::vector<double> credit_;
   std::vector<bool> starving_;

@@ -138,7 +138,8 @@ ConfigNode read_profile(const std::string& path, int depth) {
   const ConfigNode* base = node.find("extends");
   if (base == nullptr) return node;
   if (!base->is_scalar() || depth == kMaxDepth) {
-    throw SpecError(base->mark, "'extends' must name another profile, and not go round in a circle");
+    throw SpecError(base->mark,
+                    "'extends' must name another profile, and not go round in a circle");
   }
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);

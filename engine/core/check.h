@@ -41,10 +41,10 @@ std::string suggest(const std::string& unknown, const std::vector<std::string>& 
 
 }  // namespace servelab
 
-#define SL_CHECK(condition, message)                                          \
-  do {                                                                        \
-    if (__builtin_expect(!(condition), 0))                                    \
-      ::servelab::check_failed(__FILE__, __LINE__, #condition, (message));    \
+#define SL_CHECK(condition, message)                                       \
+  do {                                                                     \
+    if (__builtin_expect(!(condition), 0))                                 \
+      ::servelab::check_failed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)
 
 #endif  // SERVELAB_CORE_CHECK_H_

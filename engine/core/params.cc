@@ -103,8 +103,8 @@ void ParamField::assign(const ConfigNode& node) const {
   };
   const auto number = [&](const ConfigNode& at) {
     double value = 0;
-    if (!at.is_scalar() || at.quoted || !parse_number(at.scalar, &value) ||
-        !std::isfinite(value) || value < low_ || value > high_) {
+    if (!at.is_scalar() || at.quoted || !parse_number(at.scalar, &value) || !std::isfinite(value) ||
+        value < low_ || value > high_) {
       fail(at);
     }
     return value;
@@ -186,7 +186,8 @@ void ParamFields::bind(const ConfigNode& settings, const std::string& where,
   }
   for (const ParamField& field : fields_) {
     if (field.is_required() && settings.find(field.name()) == nullptr) {
-      throw SpecError(settings.mark, where + " needs '" + field.name() + "' (" + field.help() + ")");
+      throw SpecError(settings.mark,
+                      where + " needs '" + field.name() + "' (" + field.help() + ")");
     }
   }
 }

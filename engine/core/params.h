@@ -49,9 +49,9 @@ class ParamField {
   const std::string& help() const { return help_; }
   const std::vector<std::string>& choices() const { return choices_; }
   bool is_required() const { return required_; }
-  std::string type_name() const;   // "int", "number", "bool", "text", "list of numbers", ...
-  std::string limits() const;      // ">= 0, <= 1" or "one of a, b" or ""
-  ConfigNode value() const;        // the present value
+  std::string type_name() const;  // "int", "number", "bool", "text", "list of numbers", ...
+  std::string limits() const;     // ">= 0, <= 1" or "one of a, b" or ""
+  ConfigNode value() const;       // the present value
   void assign(const ConfigNode& node) const;  // throws SpecError with the place and the limits
 
  private:

@@ -40,8 +40,8 @@ class Registry {
   std::unique_ptr<T> make(const std::string& name, const SourceMark& where = {}) const {
     auto found = factories_.find(name);
     if (found == factories_.end()) {
-      const std::string what = std::string("unknown ") + T::kRegistryName + " '" + name + "'; " +
-                               suggest(name, names());
+      const std::string what =
+          std::string("unknown ") + T::kRegistryName + " '" + name + "'; " + suggest(name, names());
       throw where.file.empty() ? SpecError(what) : SpecError(where, what);
     }
     return found->second();

@@ -1,5 +1,5 @@
-// Quantities that cross module borders. Times are integer nanoseconds so that the same run gives the
-// same stamps on every platform; sizes are integer bytes.
+// Quantities that cross module borders. Times are integer nanoseconds so that the same run gives
+// the same stamps on every platform; sizes are integer bytes.
 #ifndef SERVELAB_CORE_UNITS_H_
 #define SERVELAB_CORE_UNITS_H_
 

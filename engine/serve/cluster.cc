@@ -52,9 +52,9 @@ Cluster::Cluster(const ClusterSettings& settings, const Workload& workload,
   shared.token_log = record->options.token_times ? &token_log_ : nullptr;
   shared.done = &done_;
   for (int i = 0; i < settings.replicas; ++i) {
-    replicas_.push_back(std::make_unique<Replica>(
-        static_cast<ReplicaId>(i), settings, shared,
-        std::move(replica_policies[static_cast<std::size_t>(i)])));
+    replicas_.push_back(
+        std::make_unique<Replica>(static_cast<ReplicaId>(i), settings, shared,
+                                  std::move(replica_policies[static_cast<std::size_t>(i)])));
     view_.replicas_.push_back(&replicas_.back()->view());
   }
   view_.adapter_table_ = workload.adapters;

@@ -18,7 +18,7 @@ namespace servelab {
 
 // Per-replica memory, in bytes on one device group; see backend/cost_model.h for how it is derived.
 struct ReplicaMemory {
-  Bytes device = 0;              // what the engine may use in all: memory x memory_fraction
+  Bytes device = 0;  // what the engine may use in all: memory x memory_fraction
   Bytes weights = 0;
   Bytes activations = 0;
   Bytes kv_per_token = 0;
@@ -74,7 +74,7 @@ class Cluster {
   std::vector<std::unique_ptr<Replica>> replicas_;
   std::vector<std::uint32_t> dirty_;  // replicas to ask for a plan
   std::vector<bool> is_dirty_;
-  std::vector<Migration> deferred_;   // their requests are in a step
+  std::vector<Migration> deferred_;  // their requests are in a step
   std::vector<std::pair<RequestId, TimeNs>> token_log_;
   ClusterView view_;
   std::size_t next_arrival_ = 0;

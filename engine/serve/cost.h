@@ -18,7 +18,8 @@ struct BatchShape {
 
   std::int64_t prefill_requests = 0;
   std::int64_t prefill_tokens = 0;
-  std::int64_t prefill_pairs = 0;    // (query, key) pairs: sum of n*c + n*(n+1)/2, c = earlier context
+  std::int64_t prefill_pairs =
+      0;  // (query, key) pairs: sum of n*c + n*(n+1)/2, c = earlier context
   std::int64_t prefill_context = 0;  // keys read: sum of c + n
 
   std::int64_t decode_requests = 0;
@@ -33,7 +34,7 @@ struct BatchShape {
 
 // Where a step's time goes. The parts add up to total().
 struct StepCost {
-  TimeNs dense = 0;       // GEMMs, norms, activations, LM head, sampling
+  TimeNs dense = 0;  // GEMMs, norms, activations, LM head, sampling
   TimeNs attention = 0;
   TimeNs lora = 0;        // shrink and expand of unmerged adapters
   TimeNs collective = 0;  // tensor-parallel all-reduce

@@ -13,8 +13,7 @@ void EngineSettings::fields(ParamFields& f) {
   f.add("block_tokens", &block_tokens, "tokens in one KV block").range(1, 4096);
   f.add("memory_fraction", &memory_fraction, "share of device memory that the engine may use")
       .range(0.01, 1);
-  f.add("adapter_slots", &adapter_slots,
-        "adapters on the device at once (0: all that are served)")
+  f.add("adapter_slots", &adapter_slots, "adapters on the device at once (0: all that are served)")
       .range(0, 1 << 20);
 }
 

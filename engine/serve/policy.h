@@ -20,8 +20,8 @@ struct StepReport {
   std::span<const RequestId> finished;
   Exec exec = Exec::kUnmerged;
   AdapterId merged = kBaseModel;
-  TimeNs duration = 0;        // start of execution to end
-  TimeNs switch_time = 0;     // of which: merging and unmerging
+  TimeNs duration = 0;     // start of execution to end
+  TimeNs switch_time = 0;  // of which: merging and unmerging
 };
 
 // A value that a policy wants recorded over time; `value` is read once per series bin.
@@ -73,7 +73,7 @@ struct EngineSettings {
   int block_tokens = 16;
   double memory_fraction = 0.9;  // of device memory that the engine may use
   AdapterMemory adapter_memory = AdapterMemory::kSlots;
-  int adapter_slots = 0;         // kSlots: adapters on the device at once; 0: as many as are served
+  int adapter_slots = 0;  // kSlots: adapters on the device at once; 0: as many as are served
   AdapterForm adapter_form = AdapterForm::kLora;
 
   void fields(ParamFields& f);
@@ -89,9 +89,9 @@ class Technique {
 
   // What it needs beyond slices, loads and evictions, for listings and checks.
   struct Capabilities {
-    bool mixed_batches = false;       // several adapters in one step
-    bool merges = false;              // folds adapters into the weights
-    bool knows_output_length = false; // declared oracle: output_limit() is the true length
+    bool mixed_batches = false;        // several adapters in one step
+    bool merges = false;               // folds adapters into the weights
+    bool knows_output_length = false;  // declared oracle: output_limit() is the true length
   };
   virtual Capabilities capabilities() const = 0;
 
@@ -107,11 +107,11 @@ void check_engine(const Technique& technique, const EngineSettings& engine);
 }  // namespace servelab
 
 // On the last line of a technique's file, outside any namespace.
-#define SERVELAB_REGISTER(Interface, id, Class)                                              \
-  namespace {                                                                                \
-  [[maybe_unused]] const bool servelab_registered_##Class =                                  \
-      ::servelab::Registry<::servelab::Interface>::instance().add(                           \
-          id, [] { return std::make_unique<::servelab::Class>(); });                         \
+#define SERVELAB_REGISTER(Interface, id, Class)                      \
+  namespace {                                                        \
+  [[maybe_unused]] const bool servelab_registered_##Class =          \
+      ::servelab::Registry<::servelab::Interface>::instance().add(   \
+          id, [] { return std::make_unique<::servelab::Class>(); }); \
   }
 #define SERVELAB_TECHNIQUE(id, Class) SERVELAB_REGISTER(Technique, id, Class)
 #define SERVELAB_CLUSTER_POLICY(id, Class) SERVELAB_REGISTER(ClusterPolicy, id, Class)

@@ -32,8 +32,8 @@ enum class RejectReason : std::uint8_t {
 
 // Stamps are nanoseconds since the start of the run, kUnset where the thing never happened.
 struct RequestRecord {
-  TimeNs admitted = kUnset;       // entered a step for the first time
-  TimeNs load_start = kUnset;     // its adapter began to load because of it (cold start)
+  TimeNs admitted = kUnset;    // entered a step for the first time
+  TimeNs load_start = kUnset;  // its adapter began to load because of it (cold start)
   TimeNs load_end = kUnset;
   TimeNs prefill_start = kUnset;  // start of the step with its first slice
   TimeNs first_token = kUnset;
@@ -104,8 +104,8 @@ struct GaugeSeries {
   std::vector<double> value;
 };
 
-// Histogram with 64 equal bins in each doubling from 1.024 us, 24 doublings (17 s): a bin is at most
-// 1.6 % wide.
+// Histogram with 64 equal bins in each doubling from 1.024 us, 24 doublings (17 s): a bin is at
+// most 1.6 % wide.
 class LatencyHistogram {
  public:
   static constexpr int kPerDoubling = 64;
@@ -143,12 +143,12 @@ struct RunRecord {
   std::vector<GaugeSeries> gauges;
   std::vector<EventRecord> events;
   std::vector<ReplicaTotals> replicas;
-  LatencyHistogram itl;                      // gaps between consecutive tokens of a request
-  std::vector<std::int64_t> token_offsets;   // with token_times: requests + 1 entries
-  std::vector<TimeNs> token_times;           // with token_times: ragged, by request
-  std::string decisions;                     // with decision_text: one line per plan
-  StreamHash decision_hash;                  // of every plan, always
-  TimeNs end = 0;                            // stamp of the last event
+  LatencyHistogram itl;                     // gaps between consecutive tokens of a request
+  std::vector<std::int64_t> token_offsets;  // with token_times: requests + 1 entries
+  std::vector<TimeNs> token_times;          // with token_times: ragged, by request
+  std::string decisions;                    // with decision_text: one line per plan
+  StreamHash decision_hash;                 // of every plan, always
+  TimeNs end = 0;                           // stamp of the last event
   std::int64_t steps = 0;
   std::vector<std::string> invalid_reasons;  // empty: VALID
 };

@@ -317,13 +317,11 @@ void Replica::preempt(const Preemption& preemption) {
   RequestRecord& record = record_of(preemption.request);
   SL_CHECK(r.phase_ == Phase::kRunning && !r.in_step_ && record.replica == id_,
            "I9: only a running request outside a step can be preempted");
-  view_.running_.erase(
-      std::find(view_.running_.begin(), view_.running_.end(), preemption.request));
+  view_.running_.erase(std::find(view_.running_.begin(), view_.running_.end(), preemption.request));
   kv_->release(&r.blocks_);
   if (r.adapter_ != kBaseModel) adapters_->add_user(r.adapter_, -1);
   ++record.preemptions;
-  note_event(EventCode::kPreempt, static_cast<std::int64_t>(index(preemption.request)),
-             r.context_);
+  note_event(EventCode::kPreempt, static_cast<std::int64_t>(index(preemption.request)), r.context_);
   if (preemption.mode == PreemptMode::kSwap && r.context_ > 0) {
     swap_out_ += r.context_ * kv_per_token_;
     r.phase_ = Phase::kSwapped;

@@ -35,7 +35,7 @@ struct SharedState {
   RunRecord* record = nullptr;
   std::vector<RequestView>* table = nullptr;
   std::vector<std::pair<RequestId, TimeNs>>* token_log = nullptr;  // null: not kept
-  std::size_t* done = nullptr;  // requests finished or rejected
+  std::size_t* done = nullptr;                                     // requests finished or rejected
 };
 
 class Replica {

@@ -109,8 +109,7 @@ void Replica::close_bin() {
 }
 
 void Replica::note_event(EventCode code, std::int64_t subject, double value) {
-  shared_.record->events.push_back(
-      EventRecord{shared_.timeline->now(), code, id_, subject, value});
+  shared_.record->events.push_back(EventRecord{shared_.timeline->now(), code, id_, subject, value});
 }
 
 }  // namespace servelab

@@ -33,10 +33,10 @@ class RequestView {
  public:
   AdapterId adapter() const { return adapter_; }
   int prompt_tokens() const { return prompt_tokens_; }
-  int generated() const { return generated_; }          // output tokens so far
-  int context() const { return context_; }              // tokens whose KV exists
+  int generated() const { return generated_; }                            // output tokens so far
+  int context() const { return context_; }                                // tokens whose KV exists
   int pending() const { return prompt_tokens_ + generated_ - context_; }  // >= 1 until done
-  int output_limit() const { return output_limit_; }    // the client's max_tokens
+  int output_limit() const { return output_limit_; }                      // the client's max_tokens
   int remaining_limit() const { return output_limit_ - generated_; }
   bool decoding() const { return pending() == 1 && context_ > 0; }
   Phase phase() const { return phase_; }
@@ -133,7 +133,7 @@ class ReplicaView {
   FcfsQueue waiting_;
   FcfsQueue swapped_;
   std::vector<RequestId> running_;
-  std::vector<AdapterQueue> queues_;          // by adapter, the base model last
+  std::vector<AdapterQueue> queues_;  // by adapter, the base model last
   std::vector<AdapterId> active_;
   std::vector<std::uint32_t> active_position_;  // where queues_[i] stands in active_
   KvPool* kv_ = nullptr;

@@ -20,8 +20,8 @@ double peak_mib() {
 
 void BM_Run(benchmark::State& state, const char* spec_name, const char* label) {
   const std::string source = SERVELAB_SOURCE_DIR;
-  const Spec spec = load_spec(source + "/tests/bench/specs/" + spec_name + ".yaml",
-                              source + "/experiments");
+  const Spec spec =
+      load_spec(source + "/tests/bench/specs/" + spec_name + ".yaml", source + "/experiments");
   const char* data = std::getenv("SERVELAB_DATA");
   for (const TechniqueEntry& entry : spec.techniques) {
     if (entry.label != label) continue;

@@ -40,7 +40,8 @@ std::string message(const std::string& yaml) {
 }
 
 TEST(Params, BindsEveryTypeAndKeepsDefaults) {
-  const Settings s = bound("count: 7\nrate: 2e3\nfast: true\nkind: b\nlevels: [0.5, 1]\nnames: x\n");
+  const Settings s =
+      bound("count: 7\nrate: 2e3\nfast: true\nkind: b\nlevels: [0.5, 1]\nnames: x\n");
   EXPECT_EQ(s.count, 7);
   EXPECT_EQ(s.bytes, 10);
   EXPECT_EQ(s.rate, 2000);

@@ -33,8 +33,7 @@ struct Fixture {
   ClusterSettings settings;
   Fixture() {
     for (int i = 0; i < 4; ++i) {
-      workload.adapters.push_back(
-          Adapter{"a" + std::to_string(i), ModelId{}, 8, Bytes{16} * kKiB});
+      workload.adapters.push_back(Adapter{"a" + std::to_string(i), ModelId{}, 8, Bytes{16} * kKiB});
     }
     for (int i = 0; i < 4; ++i) {
       Request r;

@@ -19,7 +19,8 @@ class TwinBackend final : public Backend {
     if (plan.device_share != 1.0) return "the twin does not model SM shares yet";
     if (plan.model != ModelId{}) return "the twin runs one model per replica so far";
     for (const Slice& slice : plan.slices) {
-      if (slice.lora != LoraSite::kDevice) return "the twin computes LoRA on the device only so far";
+      if (slice.lora != LoraSite::kDevice)
+        return "the twin computes LoRA on the device only so far";
     }
     return nullptr;
   }
