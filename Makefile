@@ -14,6 +14,10 @@ else
   export SERVELAB_DATA
 endif
 
+# ccache then serves every clone of this tree, wherever it lies.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help

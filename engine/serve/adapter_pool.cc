@@ -54,15 +54,9 @@ void AdapterPool::evict(AdapterId id) {
   unlink(id);
 }
 
-bool AdapterPool::touch(AdapterId id, std::uint64_t step) {
-  Entry& e = entry(id);
-  if (e.last_step == step) return false;
-  e.last_step = step;
-  if (newest_ != id && e.residency != Residency::kAbsent) {
-    unlink(id);
-    link_newest(id);
-  }
-  return true;
+void AdapterPool::make_newest(AdapterId id) {
+  unlink(id);
+  link_newest(id);
 }
 
 void AdapterPool::unlink(AdapterId id) {

@@ -69,7 +69,13 @@ class AdapterPool {
   void unpin(AdapterId id) { --entry(id).pins; }
   void add_user(AdapterId id, int change) { entry(id).users += change; }
   // Marks a use in step `step` (> 0); true when this is the step's first use of `id`.
-  bool touch(AdapterId id, std::uint64_t step);
+  bool touch(AdapterId id, std::uint64_t step) {
+    Entry& e = entry(id);
+    if (e.last_step == step) return false;
+    e.last_step = step;
+    if (newest_ != id && e.residency != Residency::kAbsent) make_newest(id);
+    return true;
+  }
 
  private:
   struct Entry {
@@ -85,6 +91,7 @@ class AdapterPool {
   const Entry& entry(AdapterId id) const { return entries_[index(id)]; }
   void unlink(AdapterId id);
   void link_newest(AdapterId id);
+  void make_newest(AdapterId id);
 
   Options options_;
   std::span<const Adapter> adapters_;

@@ -350,10 +350,12 @@ void Replica::on_load_done(AdapterId id) {
                                   [&](const Loading& loading) { return loading.adapter == id; });
   SL_CHECK(found != loading_.end(), "I5: a load ended that never began");
   const TimeNs now = shared_.timeline->now();
-  // A cold start: every request that was waiting for this adapter while it loaded.
-  for (RequestId r = view_.requests_of(id).head; r != kNoRequest; r = view_.next_of(r)) {
+  // A cold start: every request that was waiting for this adapter while it loaded. Those that an
+  // earlier load stamped are older, so the walk from the newest ends at the first of them.
+  for (RequestId r = view_.requests_of(id).tail; r != kNoRequest;
+       r = request(r).previous_of_adapter_) {
     RequestRecord& record = record_of(r);
-    if (record.load_start != kUnset || record.prefill_start != kUnset) continue;
+    if (record.load_start != kUnset || record.prefill_start != kUnset) break;
     record.load_start = std::max(found->since, (*view_.arrivals_)[index(r)].arrival);
     record.load_end = now;
   }
