@@ -144,7 +144,7 @@ ConfigNode read_profile(const std::string& path, int depth) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
   ConfigNode merged = read_profile(folder + base->scalar + ".yaml", depth + 1);
-  std::erase_if(node.members, [](const auto& member) { return member.first == "extends"; });
+  std::erase_if(node.members, [](const auto& member) { return member.key == "extends"; });
   merge_over(&merged, node);
   return merged;
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace servelab {
 namespace {
@@ -47,7 +48,7 @@ ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth) {
         }
         ConfigNode child = convert(value, file, depth + 1);
         child.mark = at;  // messages about a value point at its key
-        node.members.emplace_back(key.Scalar(), std::move(child));
+        node.members.push_back({key.Scalar(), std::move(child)});
       }
       break;
   }
@@ -119,18 +120,18 @@ void append_json(const ConfigNode& node, std::string* out) {
       return;
     }
     case ConfigNode::Kind::kMap: {
-      std::vector<const std::pair<std::string, ConfigNode>*> sorted;
+      std::vector<const ConfigMember*> sorted;
       for (const auto& member : node.members) sorted.push_back(&member);
       std::sort(sorted.begin(), sorted.end(),
-                [](const auto* a, const auto* b) { return a->first < b->first; });
+                [](const auto* a, const auto* b) { return a->key < b->key; });
       *out += '{';
       bool first = true;
       for (const auto* member : sorted) {
         if (!first) *out += ',';
         first = false;
-        append_json_string(member->first, out);
+        append_json_string(member->key, out);
         *out += ':';
-        append_json(member->second, out);
+        append_json(member->value, out);
       }
       *out += '}';
       return;
@@ -139,6 +140,26 @@ void append_json(const ConfigNode& node, std::string* out) {
 }
 
 }  // namespace
+
+ConfigNode ConfigNode::map() {
+  ConfigNode node;
+  node.kind = Kind::kMap;
+  return node;
+}
+
+ConfigNode ConfigNode::list() {
+  ConfigNode node;
+  node.kind = Kind::kList;
+  return node;
+}
+
+ConfigNode ConfigNode::of(const std::string& text, bool quoted) {
+  ConfigNode node;
+  node.kind = Kind::kScalar;
+  node.scalar = text;
+  node.quoted = quoted;
+  return node;
+}
 
 const ConfigNode* ConfigNode::find(const std::string& key) const {
   for (const auto& [name, value] : members) {
@@ -156,7 +177,7 @@ void ConfigNode::set(const std::string& key, ConfigNode value) {
   if (ConfigNode* existing = find(key)) {
     *existing = std::move(value);
   } else {
-    members.emplace_back(key, std::move(value));
+    members.push_back({key, std::move(value)});
   }
 }
 

@@ -4,12 +4,13 @@
 #define SERVELAB_CORE_CONFIG_NODE_H_
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/core/check.h"
 
 namespace servelab {
+
+struct ConfigMember;
 
 struct ConfigNode {
   enum class Kind { kNull, kScalar, kList, kMap };
@@ -17,14 +18,12 @@ struct ConfigNode {
   std::string scalar;
   bool quoted = false;  // a quoted scalar is always a string
   std::vector<ConfigNode> items;
-  std::vector<std::pair<std::string, ConfigNode>> members;  // in file order, keys unique
+  std::vector<ConfigMember> members;  // in file order, keys unique
   SourceMark mark;
 
-  static ConfigNode map() { return ConfigNode{Kind::kMap, {}, false, {}, {}, {}}; }
-  static ConfigNode list() { return ConfigNode{Kind::kList, {}, false, {}, {}, {}}; }
-  static ConfigNode of(const std::string& text, bool quoted = true) {
-    return ConfigNode{Kind::kScalar, text, quoted, {}, {}, {}};
-  }
+  static ConfigNode map();
+  static ConfigNode list();
+  static ConfigNode of(const std::string& text, bool quoted = true);
 
   bool is_null() const { return kind == Kind::kNull; }
   bool is_scalar() const { return kind == Kind::kScalar; }
@@ -37,6 +36,11 @@ struct ConfigNode {
 
   // "a.b.c": creates the maps on the way. Throws SpecError where a scalar stands in the way.
   void set_path(const std::string& dotted_path, const ConfigNode& value);
+};
+
+struct ConfigMember {
+  std::string key;
+  ConfigNode value;
 };
 
 // Sets every member of `over` in `base`; maps that both have are merged in the same way.

@@ -172,7 +172,9 @@ void ParamFields::bind(const ConfigNode& settings, const std::string& where,
   if (!settings.is_null() && !settings.is_map()) {
     throw SpecError(settings.mark, where + " must be a map of settings; got " + shown(settings));
   }
-  for (const auto& [key, value] : settings.members) {
+  for (const ConfigMember& member : settings.members) {
+    const std::string& key = member.key;
+    const ConfigNode& value = member.value;
     const auto field = std::find_if(fields_.begin(), fields_.end(),
                                     [&](const ParamField& f) { return f.name() == key; });
     if (field != fields_.end()) {

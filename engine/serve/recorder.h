@@ -6,6 +6,7 @@
 #define SERVELAB_SERVE_RECORDER_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -110,6 +111,7 @@ class LatencyHistogram {
  public:
   static constexpr int kPerDoubling = 64;
   static constexpr int kDoublings = 24;
+  static constexpr std::size_t kBins = std::size_t{kPerDoubling} * kDoublings;
   static constexpr TimeNs kLowest = 1024;  // ns; anything shorter is counted in the first bin
   void add(TimeNs duration, std::int64_t count = 1) {
     counts_[static_cast<std::size_t>(bin(duration))] += count;
@@ -123,10 +125,10 @@ class LatencyHistogram {
     return doubling * kPerDoubling + static_cast<int>((duration >> (doubling + 4)) & 63);
   }
   static double lower_edge(int bin);  // ns
-  const std::array<std::int64_t, kPerDoubling * kDoublings>& counts() const { return counts_; }
+  const std::array<std::int64_t, kBins>& counts() const { return counts_; }
 
  private:
-  std::array<std::int64_t, kPerDoubling * kDoublings> counts_{};
+  std::array<std::int64_t, kBins> counts_{};
 };
 
 struct RecorderOptions {
