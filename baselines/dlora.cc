@@ -96,14 +96,13 @@ class DloraPolicy final : public ReplicaPolicy {
     BatchShape shape;
     int max_rank = 0;
     for (const Adapter& adapter : view.adapter_table()) max_rank = std::max(max_rank, adapter.rank);
-    const std::int64_t n = view.limits().max_batch;
-    const auto adapters = static_cast<std::int64_t>(view.adapter_table().size());
-    shape.tokens = shape.sampled = shape.decode_requests = shape.lora_tokens = n;
-    shape.decode_context = n * kContext;
-    shape.lora_adapters = std::min(n, adapters);
-    shape.lora_rank_tokens = n * max_rank;
-    shape.lora_rank_sum = shape.lora_adapters * max_rank;
-    shape.lora_max_rank = max_rank;
+    for (int i = 0; i < view.limits().max_batch; ++i) {
+      shape.add_slice(1, kContext, true);
+      shape.add_lora_rows(1, max_rank);
+      if (static_cast<std::size_t>(i) < view.adapter_table().size()) {
+        shape.add_lora_adapter(max_rank);
+      }
+    }
     const CostModel& cost = view.cost();
     return static_cast<double>(cost.step(shape, Exec::kMerged, kernel_).total()) /
            static_cast<double>(cost.step(shape, Exec::kUnmerged, kernel_).total());

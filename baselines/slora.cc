@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "baselines/shared/admission_bound.h"
 #include "baselines/shared/kernel_param.h"
 #include "baselines/shared/step_builder.h"
 #include "engine/serve/policy.h"
@@ -38,37 +39,6 @@ struct SloraParams {
 constexpr double kAbortMarginSeconds = 0.5;
 constexpr double kRateSmoothing = 0.7;
 
-// S-LoRA's admission bound: with `left_i` tokens still to come and `held_i` held, the peak of the
-// batch's KV is max over i of left_i * i + held_1 + ... + held_i, longest remaining first.
-class AdmissionBound {
- public:
-  void clear() { entries_.clear(); }
-  std::size_t size() const { return entries_.size(); }
-  void append(std::int64_t held, std::int64_t left) { entries_.push_back({held, left}); }
-  void sort() { std::sort(entries_.begin(), entries_.end(), longer); }
-  void insert(std::int64_t held, std::int64_t left) {  // into sorted entries
-    const Entry entry{held, left};
-    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, longer), entry);
-  }
-  std::int64_t peak_tokens() const {
-    std::int64_t held = 0, peak = 0, i = 0;
-    for (const Entry& entry : entries_) {
-      held += entry.held;
-      peak = std::max(peak, entry.left * ++i + held);
-    }
-    return peak;
-  }
-
- private:
-  struct Entry {
-    std::int64_t held, left;
-  };
-  static bool longer(const Entry& a, const Entry& b) {
-    return a.left != b.left ? a.left > b.left : a.held < b.held;
-  }
-  std::vector<Entry> entries_;
-};
-
 class SloraPolicy final : public ReplicaPolicy {
  public:
   explicit SloraPolicy(const SloraParams& params)
@@ -76,19 +46,14 @@ class SloraPolicy final : public ReplicaPolicy {
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
     out->kernel = kernel_;
-    offload_idle(view, out);
-    if (view.running().empty() || decodes_since_admission_ >= params_.admit_every) {
-      if (!view.waiting().empty() && admit(view, out)) {
-        decodes_since_admission_ = 0;
-        return true;
-      }
-      decodes_since_admission_ = 0;
-    }
-    if (!view.running().empty()) {
+    const bool due = view.running().empty() || decodes_since_admission_ >= params_.admit_every;
+    if (due) decodes_since_admission_ = 0;
+    if (!(due && !view.waiting().empty() && admit(view, out)) && !view.running().empty()) {
       decode(view, out);
       ++decodes_since_admission_;
       if (params_.prefetch && !view.waiting().empty()) prefetch(view, out);
     }
+    offload_idle(view, out);
     return !out->empty();
   }
 
@@ -104,7 +69,7 @@ class SloraPolicy final : public ReplicaPolicy {
   void offload_idle(const ReplicaView& view, StepPlan* out) {
     for (const AdapterId id : maybe_idle_) {
       if (view.adapters().users(id) > 0 || !view.adapters().evictable(id) || prefetched(id) ||
-          std::find(out->evict.begin(), out->evict.end(), id) != out->evict.end()) {
+          builder_.uses(id) || builder_.evicted(id)) {
         continue;
       }
       out->evict.push_back(id);
@@ -182,7 +147,12 @@ class SloraPolicy final : public ReplicaPolicy {
     }
     maybe_idle_.insert(maybe_idle_.end(), prefetched_.begin(), prefetched_.end());
     prefetched_.clear();
-    return !out->slices.empty();
+    admitted_ = out->slices.size();
+    if (admitted_ > 0) return true;
+    out->load.clear();
+    out->evict.clear();
+    out->preempt.clear();
+    return false;
   }
 
   // Halfway to the next admission, and just before it: loads overlap with decodes.
@@ -193,7 +163,7 @@ class SloraPolicy final : public ReplicaPolicy {
     std::int64_t free_blocks = builder_.free_blocks();
     for (const AdapterId id : new_adapters_) {
       if (view.adapters().residency(id) != Residency::kAbsent) continue;
-      if (view.adapters().blocks_of(id) > free_blocks || !out->evict.empty()) break;
+      if (view.adapters().blocks_of(id) > free_blocks) break;
       free_blocks -= view.adapters().blocks_of(id);
       out->load.push_back(id);
       prefetched_.push_back(id);
@@ -212,12 +182,12 @@ class SloraPolicy final : public ReplicaPolicy {
     }
     out->reject = aborted_;
     const auto waiting = static_cast<double>(view.waiting().size() - aborted_.size());
-    const double change = waiting - last_waiting_ + static_cast<double>(selected_.size());
+    const auto admitted = static_cast<double>(admitted_);
+    const double change = waiting - last_waiting_ + admitted;
     arrival_rate_ =
         static_cast<int>(kRateSmoothing * change + (1 - kRateSmoothing) * arrival_rate_);
-    batch_rate_ =
-        std::max(1, static_cast<int>(kRateSmoothing * static_cast<double>(selected_.size()) +
-                                     (1 - kRateSmoothing) * batch_rate_));
+    batch_rate_ = std::max(
+        1, static_cast<int>(kRateSmoothing * admitted + (1 - kRateSmoothing) * batch_rate_));
     last_waiting_ = waiting;
     newest_first_ = arrival_rate_ >= batch_rate_;  // newest first while they come too fast
   }
@@ -232,6 +202,7 @@ class SloraPolicy final : public ReplicaPolicy {
   bool newest_first_ = false;  // early abort only
   int arrival_rate_ = 0, batch_rate_ = 1;
   double last_waiting_ = 0;
+  std::size_t admitted_ = 0;  // by the latest admission
 };
 
 }  // namespace

@@ -47,27 +47,16 @@ BatchShape BatchShaper::shape_of(const ReplicaView& view, const std::vector<Requ
   seen_.clear();
   for (const RequestId id : batch) {
     const RequestView& r = view.request(id);
-    const std::int64_t n = r.pending();
-    shape.tokens += n;
-    ++shape.sampled;
-    if (r.decoding()) {
-      ++shape.decode_requests;
-      shape.decode_context += r.context() + 1;
-    } else {
-      ++shape.prefill_requests;
-      shape.prefill_tokens += n;
-      shape.prefill_pairs += n * r.context() + n * (n + 1) / 2;
-      shape.prefill_context += r.context() + n;
-    }
+    const std::int64_t n =
+        std::min<std::int64_t>(r.pending(), view.limits().max_batch_tokens - shape.tokens);
+    if (n <= 0) break;
+    shape.add_slice(n, r.context(), n == r.pending());
     if (r.adapter() == kBaseModel) continue;
     const int rank = view.adapter(r.adapter()).rank;
-    shape.lora_tokens += n;
-    shape.lora_rank_tokens += n * rank;
+    shape.add_lora_rows(n, rank);
     if (std::find(seen_.begin(), seen_.end(), r.adapter()) != seen_.end()) continue;
     seen_.push_back(r.adapter());
-    ++shape.lora_adapters;
-    shape.lora_rank_sum += rank;
-    shape.lora_max_rank = std::max(shape.lora_max_rank, rank);
+    shape.add_lora_adapter(rank);
   }
   return shape;
 }

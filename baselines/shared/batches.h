@@ -21,7 +21,8 @@ void oldest_of_adapter(const ReplicaView& view, AdapterId adapter, int limit,
 // head itself finds no blocks, later arrivals give way to it. Returns how many were added.
 int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, StepBuilder* builder);
 
-// The aggregates of one step over all pending tokens of a batch: what CostModel::step wants.
+// The aggregates of one step over the pending tokens of a batch, as far as the step's token budget
+// goes: what CostModel::step wants.
 class BatchShaper {
  public:
   BatchShape shape_of(const ReplicaView& view, const std::vector<RequestId>& batch);

@@ -33,7 +33,7 @@ bool StepBuilder::in_step(RequestId id) const {
                      [id](const Slice& slice) { return slice.request == id; });
 }
 
-bool StepBuilder::used_in_step(AdapterId id) const {
+bool StepBuilder::uses(AdapterId id) const {
   return std::any_of(plan_->slices.begin(), plan_->slices.end(), [&](const Slice& slice) {
     return view_->request(slice.request).adapter() == id;
   });
@@ -68,7 +68,7 @@ bool StepBuilder::evict_one() {
   for (const bool paused : {false, true}) {
     if (paused && !options_.evict_paused) break;
     for (AdapterId id = pool.oldest(); id != kBaseModel; id = pool.newer(id)) {
-      if (id == acquired_ || !pool.evictable(id) || evicted(id) || used_in_step(id)) continue;
+      if (id == acquired_ || !pool.evictable(id) || evicted(id) || uses(id)) continue;
       if (!paused && pool.users(id) > 0) continue;
       plan_->evict.push_back(id);
       ++free_slots_;
@@ -107,10 +107,9 @@ StepBuilder::Added StepBuilder::add(RequestId id) {
   const RequestView& r = view_->request(id);
   int tokens = r.pending();
   if (tokens > tokens_left_) {
-    const bool alone_too_long = tokens > view_->limits().max_batch_tokens;
-    if (!options_.chunked_prefill && !(alone_too_long && plan_->slices.empty())) {
-      return Added::kStepFull;
-    }
+    const EngineLimits& limits = view_->limits();
+    const bool too_long = tokens > limits.max_batch_tokens - limits.max_batch;
+    if (!options_.chunked_prefill && !too_long) return Added::kStepFull;
     tokens = tokens_left_;
   }
   const std::int64_t missing = blocks_missing(id, tokens);

@@ -16,8 +16,9 @@ class StepBuilder {
  public:
   struct Options {
     PreemptMode preempt_mode = PreemptMode::kRecompute;
-    // Split a prompt that exceeds the step's token budget. Without it a prompt waits for a step
-    // with room, unless it alone exceeds the budget.
+    // Split a prompt that exceeds what is left of the step's token budget. Without it a prompt
+    // waits for a step with room, unless it is so long that it could not be sure of one beside a
+    // full batch of decodes: such prompts are always split.
     bool chunked_prefill = false;
     // Adapters of paused requests (running, but not in this step) may be evicted.
     bool evict_paused = false;
@@ -50,7 +51,7 @@ class StepBuilder {
 
   // Adds a slice for a decoding request that holds enough blocks, or one more that is free.
   bool add_decode(RequestId id, const RequestView& r) {
-    if (requests_left_ == 0 || tokens_left_ == 0) return false;
+    if (full() || (!plan_->preempt.empty() && preempted(id))) return false;
     if (r.context() + 1 > r.blocks() * block_tokens_) {
       if (free_blocks_ == 0) return false;
       --free_blocks_;
@@ -63,13 +64,13 @@ class StepBuilder {
 
   void preempt(RequestId id);
   bool preempted(RequestId id) const;
+  bool evicted(AdapterId id) const;  // by this plan
+  bool uses(AdapterId id) const;     // in this plan's slices
 
  private:
   bool make_room(std::int64_t blocks, RequestId for_request);
   bool evict_one();
-  bool evicted(AdapterId id) const;
   bool in_step(RequestId id) const;
-  bool used_in_step(AdapterId id) const;
   std::int64_t blocks_missing(RequestId id, int tokens) const;
 
   Options options_;

@@ -113,12 +113,18 @@ RooflineCostModel::LayerTime RooflineCostModel::evaluate_tokens(std::int64_t tok
   const double once = elementwise_us(hw, rows * 2 * model_.hidden) +  // embedding
                       elementwise_us(hw, rows * 4 * model_.hidden);   // last norm
   const double reduce = all_reduce_us(hw, tensor_parallel_, rows * model_.hidden);
-  return {to_ns(layer * model_.layers + once), to_ns(reduce * kAllReducesPerLayer * model_.layers)};
+  const int reductions = kAllReducesPerLayer * model_.layers + 1;  // and the split embedding's
+  return {to_ns(layer * model_.layers + once), to_ns(reduce * reductions)};
 }
 
 TimeNs RooflineCostModel::evaluate_logits(std::int64_t sampled) const {
   const std::int64_t vocab = divide_up(model_.vocab, tensor_parallel_);
-  return to_ns(gemm_us(hardware_, sampled, vocab, model_.hidden) +
+  // Gathering the split logits moves half of what an all-reduce of them does.
+  const double gather =
+      all_reduce_us(hardware_, tensor_parallel_,
+                    static_cast<double>(sampled * model_.vocab * model_.bytes_per_weight)) /
+      2;
+  return to_ns(gather + gemm_us(hardware_, sampled, vocab, model_.hidden) +
                elementwise_us(hardware_, static_cast<double>(sampled * vocab * kLogitBytes)));
 }
 
@@ -190,7 +196,7 @@ TimeNs RooflineCostModel::host_to_device(Bytes bytes) const {
 }
 
 MemoryNeeds memory_needs(const ModelConfig& model, int tensor_parallel,
-                         std::int64_t max_batch_tokens) {
+                         std::int64_t max_batch_tokens, std::int64_t max_batch) {
   checked_parallel(model, tensor_parallel);
   std::int64_t per_layer = 2LL * model.hidden;
   for (const char* target : {"q", "k", "v", "o", "gate", "up", "down"}) {
@@ -208,9 +214,9 @@ MemoryNeeds memory_needs(const ModelConfig& model, int tensor_parallel,
   needs.weights = (per_layer * model.layers + model.hidden +
                    vocab * model.hidden * (model.tied_embeddings ? 1 : 2)) *
                   model.bytes_per_weight;
-  // Residual stream and its normed copy, gate and up, their product; then logits of every row.
+  // Residual stream and its normed copy, gate and up, their product; then logits of sampled rows.
   needs.activations = max_batch_tokens * (2LL * model.hidden + 3 * ffn) * model.bytes_per_weight +
-                      max_batch_tokens * model.vocab * kSamplingBytesPerLogit;
+                      std::min(max_batch, max_batch_tokens) * model.vocab * kSamplingBytesPerLogit;
   needs.kv_per_token = 2LL * model.layers * kv_heads * model.head_dim * model.bytes_per_weight;
   return needs;
 }

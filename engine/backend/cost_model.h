@@ -55,11 +55,11 @@ class RooflineCostModel : public CostModel {
 // Device memory of one of `tensor_parallel` devices.
 struct MemoryNeeds {
   Bytes weights = 0;
-  Bytes activations = 0;  // of a step of max_batch_tokens, its logits and their sampling
+  Bytes activations = 0;  // of max_batch_tokens rows; logits and sampling of max_batch rows
   Bytes kv_per_token = 0;
 };
 MemoryNeeds memory_needs(const ModelConfig& model, int tensor_parallel,
-                         std::int64_t max_batch_tokens);
+                         std::int64_t max_batch_tokens, std::int64_t max_batch);
 
 // One adapter on one device: the halves of A and B that follow their layer's sharding.
 Bytes adapter_bytes_per_device(const ModelConfig& model, int tensor_parallel, int rank,

@@ -1,5 +1,7 @@
 #include "engine/backend/hardware.h"
 
+#include <filesystem>
+
 #include "engine/core/check.h"
 #include "engine/core/config_node.h"
 
@@ -143,7 +145,12 @@ ConfigNode read_profile(const std::string& path, int depth) {
   }
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
-  ConfigNode merged = read_profile(folder + base->scalar + ".yaml", depth + 1);
+  const std::string base_path = folder + base->scalar + ".yaml";
+  if (!std::filesystem::exists(base_path)) {
+    throw SpecError(base->mark,
+                    "'extends' names '" + base->scalar + "', but there is no " + base_path);
+  }
+  ConfigNode merged = read_profile(base_path, depth + 1);
   std::erase_if(node.members, [](const auto& member) { return member.key == "extends"; });
   merge_over(&merged, node);
   return merged;

@@ -13,16 +13,18 @@ namespace servelab {
 namespace {
 
 constexpr int kMaxDepth = 64;
+constexpr int kMaxNodes = 1'000'000;  // aliases can blow a small file up
 
 SourceMark mark_of(const YAML::Mark& mark, const std::string& file) {
   if (mark.is_null()) return {file, 0, 0};
   return {file, mark.line + 1, mark.column + 1};
 }
 
-ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth) {
+ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth, int* nodes) {
   ConfigNode node;
   node.mark = mark_of(yaml.Mark(), file);
   if (depth > kMaxDepth) throw SpecError(node.mark, "nested deeper than 64 levels");
+  if (++*nodes > kMaxNodes) throw SpecError(node.mark, "more than a million values");
   switch (yaml.Type()) {
     case YAML::NodeType::Undefined:
     case YAML::NodeType::Null:
@@ -34,7 +36,8 @@ ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth) {
       break;
     case YAML::NodeType::Sequence:
       node.kind = ConfigNode::Kind::kList;
-      for (const YAML::Node& item : yaml) node.items.push_back(convert(item, file, depth + 1));
+      for (const YAML::Node& item : yaml)
+        node.items.push_back(convert(item, file, depth + 1, nodes));
       break;
     case YAML::NodeType::Map:
       node.kind = ConfigNode::Kind::kMap;
@@ -46,7 +49,7 @@ ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth) {
         if (node.find(key.Scalar()) != nullptr) {
           throw SpecError(at, "key '" + key.Scalar() + "' is given twice");
         }
-        ConfigNode child = convert(value, file, depth + 1);
+        ConfigNode child = convert(value, file, depth + 1, nodes);
         child.mark = at;  // messages about a value point at its key
         node.members.push_back({key.Scalar(), std::move(child)});
       }
@@ -210,7 +213,16 @@ void merge_over(ConfigNode* base, const ConfigNode& over) {
 
 ConfigNode parse_yaml(const std::string& text, const std::string& name_for_errors) {
   try {
-    return convert(YAML::Load(text), name_for_errors, 0);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      throw SpecError(mark_of(documents[1].Mark(), name_for_errors),
+                      "a second YAML document begins here; a file holds one");
+    }
+    int nodes = 0;
+    if (!documents.empty()) return convert(documents.front(), name_for_errors, 0, &nodes);
+    ConfigNode nothing;
+    nothing.mark = {name_for_errors, 1, 1};
+    return nothing;
   } catch (const YAML::Exception& error) {
     throw SpecError(mark_of(error.mark, name_for_errors), "not valid YAML: " + error.msg);
   }

@@ -39,6 +39,10 @@ std::string shortest(double value) {
 ConfigNode number_node(const std::string& text) { return ConfigNode::of(text, false); }
 
 std::string shown(const ConfigNode& node) {
+  constexpr std::size_t kLongest = 60;
+  if (node.is_scalar() && node.scalar.size() > kLongest) {
+    return "'" + node.scalar.substr(0, kLongest) + "...'";
+  }
   if (node.is_scalar()) return "'" + node.scalar + "'";
   if (node.is_null()) return "nothing";
   return node.is_map() ? "a map" : "a list";

@@ -36,7 +36,9 @@ void ModelConfig::fields(ParamFields& f) {
   f.add("tied_embeddings", &tied_embeddings, "the LM head reuses the embedding table");
   f.add("qkv_bias", &qkv_bias, "q, k and v have a bias (Qwen)");
   f.add("max_context_tokens", &max_context_tokens, "longest context").range(1, 1 << 28);
-  f.add("bytes_per_weight", &bytes_per_weight, "2 for bf16 and fp16").range(1, 8);
+  f.add("bytes_per_weight", &bytes_per_weight,
+        "2 for bf16 and fp16, the widths that the operators are costed at")
+      .range(2, 2);
   f.add("source", &source, "where the numbers come from").required();
 }
 

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
 
 #include "engine/core/ids.h"
 #include "engine/core/units.h"

@@ -70,11 +70,14 @@ void Cluster::run() {
   if (period > 0) timeline_->post(timeline_->now() + period, EventKind::kRebalance, 0);
   Event event;
   while (timeline_->next(&event)) {
-    if (event.at > settings_.stop_at) break;
+    if (event.at > settings_.stop_at) {
+      stopped_ = true;
+      break;
+    }
     handle(event);
     // A plan sees everything that happens at its instant.
     if (timeline_->peek() != timeline_->now()) plan_dirty();
-    record_->end = timeline_->now();
+    if (event.kind != EventKind::kRebalance) record_->end = timeline_->now();
   }
   finish_record();
 }
@@ -111,7 +114,7 @@ void Cluster::handle(const Event& event) {
     case EventKind::kRebalance:
       for (const Migration& migration : policy_->rebalance(view_)) start_migration(migration);
       // Nothing posted and requests left: the run has stalled, and a timer must not hide it.
-      if (done_ < workload_.requests.size() && timeline_->peek() != kNever) {
+      if (done_ < workload_.requests.size() && (timeline_->peek() != kNever || !dirty_.empty())) {
         timeline_->post(timeline_->now() + policy_->rebalance_every(), EventKind::kRebalance, 0);
       }
       break;
@@ -178,7 +181,7 @@ void Cluster::plan_dirty() {
 
 void Cluster::finish_record() {
   for (const auto& replica : replicas_) replica->finish();
-  if (done_ < workload_.requests.size() && settings_.stop_at == kNever) {
+  if (done_ < workload_.requests.size() && !stopped_) {
     record_->invalid_reasons.push_back(
         std::to_string(workload_.requests.size() - done_) +
         " requests were left when nothing more was scheduled: the policy stalled");

@@ -79,6 +79,7 @@ class Cluster {
   ClusterView view_;
   std::size_t next_arrival_ = 0;
   std::size_t done_ = 0;
+  bool stopped_ = false;  // at stop_at, with work left
 };
 
 }  // namespace servelab

@@ -30,6 +30,30 @@ struct BatchShape {
   std::int64_t lora_adapters = 0;     // distinct adapters among them
   std::int64_t lora_rank_sum = 0;     // sum of rank over the distinct adapters
   int lora_max_rank = 0;
+
+  // One slice: `n` new positions after `context` earlier ones; `samples` when it ends in logits.
+  void add_slice(std::int64_t n, std::int64_t context, bool samples) {
+    tokens += n;
+    if (samples) ++sampled;
+    if (n == 1 && context > 0) {
+      ++decode_requests;
+      decode_context += context + 1;
+    } else {
+      ++prefill_requests;
+      prefill_tokens += n;
+      prefill_pairs += n * context + n * (n + 1) / 2;
+      prefill_context += context + n;
+    }
+  }
+  void add_lora_rows(std::int64_t n, int rank) {
+    lora_tokens += n;
+    lora_rank_tokens += n * rank;
+  }
+  void add_lora_adapter(int rank) {
+    ++lora_adapters;
+    lora_rank_sum += rank;
+    if (rank > lora_max_rank) lora_max_rank = rank;
+  }
 };
 
 // Where a step's time goes. The parts add up to total().

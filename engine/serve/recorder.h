@@ -33,9 +33,9 @@ enum class RejectReason : std::uint8_t {
 
 // Stamps are nanoseconds since the start of the run, kUnset where the thing never happened.
 struct RequestRecord {
-  TimeNs admitted = kUnset;    // entered a step for the first time
-  TimeNs load_start = kUnset;  // its adapter began to load because of it (cold start)
-  TimeNs load_end = kUnset;
+  TimeNs admitted = kUnset;       // entered a step for the first time
+  TimeNs load_start = kUnset;     // its adapter was loading while it waited: from ...
+  TimeNs load_end = kUnset;       // ... to
   TimeNs prefill_start = kUnset;  // start of the step with its first slice
   TimeNs first_token = kUnset;
   TimeNs last_token = kUnset;
@@ -105,19 +105,21 @@ struct GaugeSeries {
   std::vector<double> value;
 };
 
-// Histogram with 64 equal bins in each doubling from 1.024 us, 24 doublings (17 s): a bin is at
+// Histogram with 64 equal bins in each doubling from 1.024 us, 40 doublings (13 days): a bin is at
 // most 1.6 % wide.
 class LatencyHistogram {
  public:
   static constexpr int kPerDoubling = 64;
-  static constexpr int kDoublings = 24;
+  static constexpr int kDoublings = 40;
   static constexpr std::size_t kBins = std::size_t{kPerDoubling} * kDoublings;
   static constexpr TimeNs kLowest = 1024;  // ns; anything shorter is counted in the first bin
   void add(TimeNs duration, std::int64_t count = 1) {
     counts_[static_cast<std::size_t>(bin(duration))] += count;
+    sum_ += duration * count;
   }
   std::int64_t count() const;
-  double quantile(double q) const;  // ns, by linear interpolation inside the bin; 0 when empty
+  TimeNs sum() const { return sum_; }  // exact
+  double quantile(double q) const;     // ns, by linear interpolation inside the bin; 0 when empty
   static int bin(TimeNs duration) {
     if (duration < kLowest) return 0;
     const int doubling = 63 - __builtin_clzll(static_cast<unsigned long long>(duration)) - 10;
@@ -129,6 +131,7 @@ class LatencyHistogram {
 
  private:
   std::array<std::int64_t, kBins> counts_{};
+  TimeNs sum_ = 0;
 };
 
 struct RecorderOptions {

@@ -7,106 +7,32 @@ namespace {
 
 constexpr int kMaxPlansWithoutStep = 1000;
 
-// Device memory split into KV blocks and adapter slots. Throws SpecError when it does not work out.
-struct MemorySplit {
-  std::int64_t blocks = 0;
-  AdapterPool::Options adapters;
-};
-
-Bytes largest_adapter(const std::vector<Adapter>& adapters) {
-  Bytes largest = 0;
-  for (const Adapter& adapter : adapters) largest = std::max(largest, adapter.bytes);
-  return largest;
-}
-
-MemorySplit split_memory(const ClusterSettings& settings, const std::vector<Adapter>& adapters) {
-  const EngineSettings& engine = settings.engine;
-  const ReplicaMemory& memory = settings.memory;
-  const bool whole = engine.adapter_form == AdapterForm::kWholeModel;
-  const Bytes block_bytes = memory.kv_per_token * engine.block_tokens;
-  SL_CHECK(block_bytes > 0, "a KV block has a size");
-  MemorySplit split;
-  split.adapters.memory = engine.adapter_memory;
-  split.adapters.block_bytes = block_bytes;
-  Bytes left = memory.device - memory.activations - (whole ? 0 : memory.weights);
-  if (engine.adapter_memory == AdapterMemory::kSlots) {
-    const auto served = static_cast<std::int64_t>(adapters.size());
-    split.adapters.slots =
-        engine.adapter_slots > 0 ? std::min<std::int64_t>(engine.adapter_slots, served) : served;
-    split.adapters.slot_bytes = whole ? memory.weights : largest_adapter(adapters);
-    left -= split.adapters.slots * split.adapters.slot_bytes;
-  }
-  split.blocks = left > 0 ? left / block_bytes : 0;
-  if (split.blocks < 1) {
-    throw SpecError("device memory is too small: " + std::to_string(memory.device / kMiB) +
-                    " MiB for " + std::to_string(memory.weights / kMiB) + " MiB of weights, " +
-                    std::to_string(memory.activations / kMiB) + " MiB of activations and " +
-                    std::to_string(split.adapters.slots) + " adapter slots of " +
-                    std::to_string(split.adapters.slot_bytes / kMiB) +
-                    " MiB leaves no KV block; lower engine.adapter_slots or the model's size");
-  }
-  split.blocks = std::min<std::int64_t>(split.blocks, INT32_MAX - 1);
-  return split;
-}
-
 }  // namespace
 
-Replica::Replica(ReplicaId id, const ClusterSettings& settings, const SharedState& shared,
-                 std::unique_ptr<ReplicaPolicy> policy)
-    : id_(id),
-      shared_(shared),
-      policy_(std::move(policy)),
-      form_(settings.engine.adapter_form),
-      reveal_output_length_(settings.reveal_output_length),
-      kv_per_token_(settings.memory.kv_per_token),
-      whole_model_bytes_(settings.memory.weights),
-      max_context_tokens_(settings.memory.max_context_tokens) {
-  const Workload& workload = *shared.workload;
-  const MemorySplit split = split_memory(settings, workload.adapters);
-  kv_ = std::make_unique<KvPool>(split.blocks, settings.engine.block_tokens);
-  adapters_ = std::make_unique<AdapterPool>(split.adapters, workload.adapters, kv_.get());
-
-  view_.id_ = id;
-  view_.limits_ = settings.engine.limits;
-  view_.cost_ = &shared.backend->cost();
-  view_.table_ = shared.table;
-  view_.arrivals_ = &workload.requests;
-  view_.adapter_table_ = workload.adapters;
-  view_.queues_.resize(workload.adapters.size() + 1);
-  view_.active_position_.resize(workload.adapters.size() + 1);
-  view_.kv_ = kv_.get();
-  view_.adapters_ = adapters_.get();
-
-  steps_.resize(static_cast<std::size_t>(shared.backend->max_steps_in_flight()));
-  totals_.kv_blocks_total = split.blocks;
-  bin_.replica = id;
-  bin_end_ = shared.record->options.bin;
-  gauges_ = policy_->gauges();
-  first_gauge_ = shared.record->gauges.size();
-  for (const Gauge& gauge : gauges_) {
-    shared.record->gauges.push_back(GaugeSeries{gauge.name, id, {}, {}});
-  }
-}
-
-RejectReason Replica::why_never(const RequestView& r, int max_context_tokens) const {
+RejectReason Replica::why_never(const RequestView& r, int limit) const {
   std::int64_t room = kv_->total_blocks();
   if (r.adapter_ != kBaseModel) {
     if (!adapters_->can_ever_fit(r.adapter_)) return RejectReason::kNoAdapterRoom;
     room -= adapters_->blocks_of(r.adapter_);
   }
-  const std::int64_t tokens = std::int64_t{r.prompt_tokens_} + r.output_limit_;
-  if (tokens > max_context_tokens || kv_->blocks_for(tokens) > room) return RejectReason::kTooLong;
+  // The last output token needs no KV. The client's limit decides for every technique, also for one
+  // that knows the true length: all serve the same requests.
+  const std::int64_t tokens = std::int64_t{r.prompt_tokens_} + limit;
+  if (tokens > max_context_tokens_ || kv_->blocks_for(tokens - 1) > room) {
+    return RejectReason::kTooLong;
+  }
   return RejectReason::kNone;
 }
 
 void Replica::admit(RequestId id) {
   RequestView& r = request(id);
   SL_CHECK(r.phase_ == Phase::kPending, "I2: a request was admitted twice");
+  r.replica_ = id_;
   record_of(id).replica = id_;
   r.phase_ = Phase::kWaiting;
   view_.waiting_.insert(id);
   queue_insert(id, &r);
-  const RejectReason never = why_never(r, max_context_tokens_);
+  const RejectReason never = why_never(r, (*view_.arrivals_)[index(id)].output_limit_tokens);
   if (never != RejectReason::kNone) reject(id, never);
 }
 
@@ -117,6 +43,7 @@ void Replica::release(RequestId id) {
   leave(id, &r);
   r.context_ = 0;
   r.phase_ = Phase::kPending;
+  r.replica_ = kNoReplica;
 }
 
 void Replica::preload(AdapterId id) {
@@ -128,7 +55,6 @@ void Replica::plan() {
   int without_step = 0;
   while (view_.steps_in_flight_ < static_cast<int>(steps_.size())) {
     plan_.clear();
-    view_.decided_at_ = shared_.timeline->now();
     if (!policy_->plan(view_, &plan_) || plan_.empty()) return;
     const bool starts_step = !plan_.slices.empty();
     apply(&plan_);
@@ -142,10 +68,15 @@ void Replica::apply(StepPlan* plan) {
     throw SpecError(std::string("the backend cannot carry this plan out: ") + why);
   }
   log_plan(*plan);
-  swap_in_ = swap_out_ = 0;
   for (const RequestId id : plan->reject) reject(id, RejectReason::kPolicy);
-  for (const Preemption& preemption : plan->preempt) preempt(preemption);
+  for (const Preemption& preemption : plan->preempt) {
+    preempt(preemption);
+    for (const Slice& slice : plan->slices) {
+      SL_CHECK(slice.request != preemption.request, "I9: a plan runs a request that it preempts");
+    }
+  }
   for (const AdapterId id : plan->evict) {
+    SL_CHECK(index(id) < view_.adapter_table_.size(), "I5: evicting an unknown adapter");
     adapters_->evict(id);
     note_event(EventCode::kEvict, static_cast<std::int64_t>(index(id)), 0);
   }
@@ -182,6 +113,7 @@ void Replica::apply(StepPlan* plan) {
   work.swap_in = swap_in_;
   work.swap_out = swap_out_;
   shared_.backend->submit(work);
+  swap_in_ = swap_out_ = 0;
 }
 
 void Replica::add_slice(const Slice& slice, Step* step) {
@@ -200,23 +132,10 @@ void Replica::add_slice(const Slice& slice, Step* step) {
   }
   r.in_step_ = true;
 
-  BatchShape& shape = step->shape;
-  shape.tokens += slice.tokens;
-  if (slice.tokens == r.pending()) ++shape.sampled;
-  if (slice.tokens == 1 && r.context_ > 0) {
-    ++shape.decode_requests;
-    shape.decode_context += context;
-  } else {
-    const std::int64_t n = slice.tokens;
-    ++shape.prefill_requests;
-    shape.prefill_tokens += n;
-    shape.prefill_pairs += n * r.context_ + n * (n + 1) / 2;
-    shape.prefill_context += context;
-  }
+  step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending());
   if (r.adapter_ == kBaseModel) return;
   if (adapters_->touch(r.adapter_, step_count_)) use_adapter(r.adapter_, step);
-  shape.lora_tokens += slice.tokens;
-  shape.lora_rank_tokens += std::int64_t{slice.tokens} * r.rank_;
+  step->shape.add_lora_rows(slice.tokens, r.rank_);
 }
 
 void Replica::use_adapter(AdapterId id, Step* step) {
@@ -224,10 +143,7 @@ void Replica::use_adapter(AdapterId id, Step* step) {
            "I1: a step uses an adapter that is neither resident nor loading");
   adapters_->pin(id);
   step->adapters.push_back(id);
-  const int rank = view_.adapter(id).rank;
-  ++step->shape.lora_adapters;
-  step->shape.lora_rank_sum += rank;
-  step->shape.lora_max_rank = std::max(step->shape.lora_max_rank, rank);
+  step->shape.add_lora_adapter(view_.adapter(id).rank);
 }
 
 void Replica::switch_weights(const StepPlan& plan, Step* step, StepWork* work) {
@@ -258,8 +174,8 @@ void Replica::switch_weights(const StepPlan& plan, Step* step, StepWork* work) {
 void Replica::enter_running(RequestId id, RequestView* r) {
   SL_CHECK(r->phase_ == Phase::kWaiting || r->phase_ == Phase::kSwapped,
            "I2: the request is not at this replica, or has ended");
+  SL_CHECK(r->replica_ == id_, "I2: the request is at another replica");
   RequestRecord& record = record_of(id);
-  SL_CHECK(record.replica == id_, "I2: the request is at another replica");
   if (r->phase_ == Phase::kWaiting) {
     view_.waiting_.erase(id);
   } else {
@@ -313,6 +229,7 @@ void Replica::reject(RequestId id, RejectReason reason) {
 }
 
 void Replica::preempt(const Preemption& preemption) {
+  SL_CHECK(index(preemption.request) < shared_.table->size(), "I9: preempting an unknown request");
   RequestView& r = request(preemption.request);
   RequestRecord& record = record_of(preemption.request);
   SL_CHECK(r.phase_ == Phase::kRunning && !r.in_step_ && record.replica == id_,
@@ -404,7 +321,6 @@ void Replica::on_step_done(std::uint32_t slot) {
   --view_.steps_in_flight_;
   note_step(step, timing, sampled);
 
-  view_.decided_at_ = now;
   StepReport report;
   report.slices = step.slices;
   report.finished = finished_;
@@ -437,42 +353,6 @@ void Replica::finish() {
     held += adapters_->blocks_of(id);
   }
   SL_CHECK(held == kv_->used_blocks(), "I4: KV blocks were lost or handed out twice");
-}
-
-// --- queues by adapter ---
-
-void Replica::queue_insert(RequestId id, RequestView* r) {
-  AdapterQueue& queue = view_.queues_[view_.queue_index(r->adapter_)];
-  RequestId after = queue.tail;  // almost always the place: requests come in order
-  while (after != kNoRequest && id < after) after = request(after).previous_of_adapter_;
-  const RequestId before = after == kNoRequest ? queue.head : request(after).next_of_adapter_;
-  r->previous_of_adapter_ = after;
-  r->next_of_adapter_ = before;
-  (after == kNoRequest ? queue.head : request(after).next_of_adapter_) = id;
-  (before == kNoRequest ? queue.tail : request(before).previous_of_adapter_) = id;
-  if (queue.count++ == 0) {
-    view_.active_position_[view_.queue_index(r->adapter_)] =
-        static_cast<std::uint32_t>(view_.active_.size());
-    view_.active_.push_back(r->adapter_);
-  }
-}
-
-void Replica::queue_erase(RequestId id, RequestView* r) {
-  AdapterQueue& queue = view_.queues_[view_.queue_index(r->adapter_)];
-  const RequestId after = r->previous_of_adapter_;
-  const RequestId before = r->next_of_adapter_;
-  SL_CHECK((after == kNoRequest ? queue.head : request(after).next_of_adapter_) == id,
-           "I8: an adapter's queue does not hold the request");
-  (after == kNoRequest ? queue.head : request(after).next_of_adapter_) = before;
-  (before == kNoRequest ? queue.tail : request(before).previous_of_adapter_) = after;
-  r->previous_of_adapter_ = r->next_of_adapter_ = kNoRequest;
-  if (--queue.count == 0) {
-    const std::uint32_t position = view_.active_position_[view_.queue_index(r->adapter_)];
-    const AdapterId last = view_.active_.back();
-    view_.active_[position] = last;
-    view_.active_position_[view_.queue_index(last)] = position;
-    view_.active_.pop_back();
-  }
 }
 
 }  // namespace servelab

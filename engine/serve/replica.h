@@ -6,11 +6,14 @@
 //   I2  a request is in at most one step at a time, at this replica, and unfinished
 //   I3  a merged step runs only its adapter's requests
 //   I4  blocks, slots and bytes are conserved: nothing is used twice, nothing is lost
-//   I5  loads start from absent with room; evictions end resident adapters that nothing uses
+//   I5  loads start from absent with room; evictions end resident adapters that neither a step in
+//       flight nor the merged weights use
 //   I6  a slice computes between one and all of a request's pending tokens
 //   I7  a step keeps the engine's limits on requests and on tokens
 //   I8  every request ends exactly once, with exactly its output length
-//   I9  only running requests outside a step are preempted; only unfinished ones are rejected
+//   I9  only running requests outside a step are preempted, and not run by the same plan; only
+//       unfinished ones are rejected
+//   I10 a policy sees the requests of its replica only: none that has not arrived
 #ifndef SERVELAB_SERVE_REPLICA_H_
 #define SERVELAB_SERVE_REPLICA_H_
 
@@ -79,7 +82,7 @@ class Replica {
 
   RequestView& request(RequestId id) { return (*shared_.table)[index(id)]; }
   RequestRecord& record_of(RequestId id) { return shared_.record->requests[index(id)]; }
-  RejectReason why_never(const RequestView& r, int max_context_tokens) const;
+  RejectReason why_never(const RequestView& r, int limit) const;  // limit: output tokens
 
   void reject(RequestId id, RejectReason reason);
   void preempt(const Preemption& preemption);
@@ -107,7 +110,6 @@ class Replica {
   std::unique_ptr<KvPool> kv_;
   std::unique_ptr<AdapterPool> adapters_;
   AdapterForm form_;
-  bool reveal_output_length_;
   Bytes kv_per_token_ = 0;
   Bytes whole_model_bytes_ = 0;
   int max_context_tokens_ = 0;
@@ -117,14 +119,15 @@ class Replica {
   std::uint64_t step_count_ = 0;
   std::vector<RequestId> finished_;  // reused
   std::vector<Loading> loading_;
-  Bytes swap_in_ = 0;  // of the plan that is being applied
+  Bytes swap_in_ = 0;  // to be charged to the next step
   Bytes swap_out_ = 0;
 
   SeriesBin bin_;
   TimeNs bin_end_ = 0;
   ReplicaTotals totals_;
   std::vector<Gauge> gauges_;
-  std::size_t first_gauge_ = 0;  // in RunRecord::gauges
+  std::vector<double> gauge_values_;  // after the latest step of the open bin
+  std::size_t first_gauge_ = 0;       // in RunRecord::gauges
 };
 
 }  // namespace servelab

@@ -94,6 +94,7 @@ void Replica::note_step(const Step& step, const StepTiming& timing, std::int64_t
   bin_.waiting = static_cast<std::int32_t>(view_.waiting_.size() + view_.swapped_.size());
   bin_.kv_blocks_used = static_cast<std::int32_t>(kv_->used_blocks());
   bin_.adapters_resident = static_cast<std::int32_t>(adapters_->held());
+  for (std::size_t i = 0; i < gauges_.size(); ++i) gauge_values_[i] = *gauges_[i].value;
 }
 
 // Bins in which no step ended leave no entry.
@@ -103,7 +104,7 @@ void Replica::close_bin() {
   for (std::size_t i = 0; i < gauges_.size(); ++i) {
     GaugeSeries& series = shared_.record->gauges[first_gauge_ + i];
     series.at.push_back(bin_.start);
-    series.value.push_back(*gauges_[i].value);
+    series.value.push_back(gauge_values_[i]);
   }
   bin_.steps = 0;
 }

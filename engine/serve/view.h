@@ -13,6 +13,7 @@
 #include "engine/serve/cost.h"
 #include "engine/serve/kv_pool.h"
 #include "engine/serve/request.h"
+#include "engine/serve/timeline.h"
 
 namespace servelab {
 
@@ -57,6 +58,7 @@ class RequestView {
   RequestId previous_of_adapter_ = kNoRequest;
   RequestId next_of_adapter_ = kNoRequest;
   std::int32_t rank_ = 0;
+  ReplicaId replica_ = kNoReplica;  // where it is, or was when it ended
   Phase phase_ = Phase::kPending;
   bool in_step_ = false;
   TimeNs last_token_ = 0;
@@ -95,7 +97,13 @@ class ReplicaView {
   const EngineLimits& limits() const { return limits_; }
   const CostModel& cost() const { return *cost_; }
 
-  const RequestView& request(RequestId id) const { return (*table_)[index(id)]; }
+  // A request of this replica, unfinished or just finished; any other is refused (I10), so that no
+  // policy can look at arrivals to come.
+  const RequestView& request(RequestId id) const {
+    const RequestView& r = (*table_)[index(id)];
+    SL_CHECK(r.replica_ == id_, "I10: a policy looked at a request that is not at its replica");
+    return r;
+  }
   std::span<const RequestId> waiting() const { return waiting_.all(); }  // by arrival
   std::span<const RequestId> swapped() const { return swapped_.all(); }  // by arrival
   std::span<const RequestId> running() const { return running_; }        // by admission
@@ -115,8 +123,11 @@ class ReplicaView {
   AdapterId merged() const { return merged_; }  // kBaseModel: weights are unmerged
   int steps_in_flight() const { return steps_in_flight_; }
 
-  // Since its scheduled arrival, at the moment of this decision.
-  TimeNs waited(RequestId id) const { return decided_at_ - (*arrivals_)[index(id)].arrival; }
+  // Since its scheduled arrival, for a request of this replica.
+  TimeNs waited(RequestId id) const {
+    return request(id).phase() == Phase::kDone ? 0
+                                               : timeline_->now() - (*arrivals_)[index(id)].arrival;
+  }
 
  private:
   friend class Replica;
@@ -140,7 +151,7 @@ class ReplicaView {
   AdapterPool* adapters_ = nullptr;
   AdapterId merged_ = kBaseModel;
   int steps_in_flight_ = 0;
-  TimeNs decided_at_ = 0;
+  const Timeline* timeline_ = nullptr;
 };
 
 // What a cluster policy sees of a request that is being routed.

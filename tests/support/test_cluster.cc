@@ -1,5 +1,6 @@
 #include "tests/support/test_cluster.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/core/rng.h"
@@ -78,7 +79,9 @@ RunRecord run(const Workload& workload, const RunOptions& options) {
   Bytes slot_bytes = workload.adapters.empty() ? 0 : workload.adapters.front().bytes;
   const bool whole = settings.engine.adapter_form == AdapterForm::kWholeModel;
   if (whole) slot_bytes = settings.memory.weights;
-  settings.memory.device = (whole ? 0 : settings.memory.weights) + slots * slot_bytes +
+  const bool base = !whole || std::any_of(workload.requests.begin(), workload.requests.end(),
+                                          [](const Request& r) { return r.adapter == kBaseModel; });
+  settings.memory.device = (base ? settings.memory.weights : 0) + slots * slot_bytes +
                            options.kv_blocks * kBlockTokens * kKvBytesPerToken;
 
   RunRecord record;

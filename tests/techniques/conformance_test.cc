@@ -114,6 +114,29 @@ TEST_P(Conformance, SameSeedSameDecisions) {
   EXPECT_FALSE(a.decisions.empty());
 }
 
+// Prompts as long as the step's token budget must not make others wait for an empty replica.
+TEST_P(Conformance, PromptsNearTheTokenBudgetAreNoCliff) {
+  const auto run_time = [&](int prompt) {
+    RunOptions options;
+    options.engine = test::small_engine();
+    options.technique = GetParam();
+    options.kv_blocks = 2000;
+    Workload workload = test::make_workload({}, 1);
+    for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+      Request& r = workload.requests[i];
+      r.adapter = AdapterId{0};
+      r.arrival = static_cast<TimeNs>(i) * from_seconds(0.02);
+      r.prompt_tokens = prompt;
+      r.output_tokens = r.output_limit_tokens = 40;
+    }
+    return to_seconds(test::run(workload, options).end);
+  };
+  const int budget = test::small_engine().limits.max_batch_tokens;
+  const double below = run_time(budget - 20);
+  EXPECT_LT(run_time(budget), 1.3 * below);
+  EXPECT_LT(run_time(budget + 100), 1.8 * below);
+}
+
 INSTANTIATE_TEST_SUITE_P(Techniques, Conformance,
                          ::testing::ValuesIn(Registry<Technique>::instance().names()),
                          [](const auto& info) {

@@ -127,13 +127,49 @@ TEST(Dlora, CreditsBoundTheWaitOfAColdAdapter) {
   EXPECT_LT(later, never);
 }
 
+// Adapter 0 overtakes adapter 1 until the latter starves, then pays back until it does not.
+class CreditsPolicy final : public ReplicaPolicy {
+ public:
+  bool plan(const ReplicaView& view, StepPlan*) override {
+    CreditBook book;
+    book.open(2, {10, 12, 11});
+    const std::vector<AdapterId> active = {AdapterId{0}, AdapterId{1}};
+    BatchDifference difference;
+    difference.compute({RequestId{1}}, {RequestId{0}});
+    EXPECT_FALSE(book.update(active));
+    for (int i = 0; i < 3; ++i) book.transfer(view, difference, 1.0, kBaseModel);
+    EXPECT_EQ(book.credit(AdapterId{0}), 7);
+    EXPECT_EQ(book.credit(AdapterId{1}), 13);
+    EXPECT_TRUE(book.update(active));
+    EXPECT_TRUE(book.starving(AdapterId{1}));
+    difference.compute({RequestId{0}}, {RequestId{1}});
+    book.transfer(view, difference, 1.5, kBaseModel);
+    EXPECT_TRUE(book.update(active)) << "11.5 is not below the normal threshold";
+    book.transfer(view, difference, 1.0, kBaseModel);
+    EXPECT_FALSE(book.update(active));
+    EXPECT_EQ(book.credit(AdapterId{0}) + book.credit(AdapterId{1}) + book.credit(kBaseModel), 30);
+    ++calls_;
+    return false;
+  }
+  static int calls_;
+};
+int CreditsPolicy::calls_ = 0;
+
 TEST(Credits, AreConservedAndSwitchStateAtTheThresholds) {
-  CreditBook book;
-  book.open(3, {10, 12, 11});
-  EXPECT_EQ(book.credit(AdapterId{2}), 10);
-  EXPECT_EQ(book.credit(kBaseModel), 10);
-  const std::vector<AdapterId> active = {AdapterId{0}, AdapterId{1}};
-  EXPECT_FALSE(book.update(active));
+  const Workload workload = requests({0, 1}, 1);
+  const ExampleCost cost;
+  ClusterSettings settings;
+  settings.memory.kv_per_token = kKiB;
+  settings.memory.device = 64 * kMiB;
+  RunRecord record;
+  VirtualTimeline timeline;
+  const auto backend = make_twin_backend(&timeline, &cost, 1);
+  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
+  policies.push_back(std::make_unique<CreditsPolicy>());
+  Cluster cluster(settings, workload, std::move(policies), std::make_unique<Preloaded>(),
+                  backend.get(), &timeline, &record);
+  cluster.run();
+  EXPECT_EQ(CreditsPolicy::calls_, 1);
 }
 
 TEST(BatchDifference, FindsWhoWasDisplacedAndWhoOvertook) {

@@ -239,7 +239,7 @@ struct KvCapacity {
 void check_kv_capacity(const std::string& model_name, const std::vector<KvCapacity>& measured) {
   const ModelConfig config = model(model_name);
   const HardwareProfile hw = device("h100-64g");
-  const MemoryNeeds needs = memory_needs(config, 1, 2048);
+  const MemoryNeeds needs = memory_needs(config, 1, 2048, 2048);
   for (const KvCapacity& row : measured) {
     const Bytes adapters = row.slots * adapter_bytes_per_device(config, 1, row.rank, kAllTargets);
     const double room = 0.9 * static_cast<double>(hw.memory_bytes) -
@@ -274,15 +274,16 @@ TEST(MemoryNeedsTest, KvCapacityIsNearVllms) {
 
 TEST(MemoryNeedsTest, TensorParallelDividesWeightsAndKv) {
   const ModelConfig config = model("llama-2-70b");
-  const MemoryNeeds one = memory_needs(config, 1, 2048);
-  const MemoryNeeds four = memory_needs(config, 4, 2048);
+  const MemoryNeeds one = memory_needs(config, 1, 2048, 2048);
+  const MemoryNeeds four = memory_needs(config, 4, 2048, 2048);
   EXPECT_EQ(one.weights, config.weight_bytes());
   EXPECT_EQ(one.kv_per_token, config.kv_bytes_per_token());
   EXPECT_EQ(four.kv_per_token * 4, one.kv_per_token);
   EXPECT_NEAR(static_cast<double>(four.weights) * 4, static_cast<double>(one.weights), 1e7);
   EXPECT_LT(four.activations, one.activations);
   // 16 devices share 8 KV heads: each keeps a whole one.
-  EXPECT_EQ(memory_needs(config, 16, 1).kv_per_token, memory_needs(config, 8, 1).kv_per_token);
+  EXPECT_EQ(memory_needs(config, 16, 1, 1).kv_per_token,
+            memory_needs(config, 8, 1, 1).kv_per_token);
   EXPECT_EQ(adapter_bytes_per_device(config, 1, 16, kAllTargets),
             config.lora_bytes(16, kAllTargets));
 }

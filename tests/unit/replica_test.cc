@@ -187,6 +187,37 @@ TEST(Invariants, I9PreemptRunningRejectUnfinished) {
   });
 }
 
+TEST(Invariants, I9NothingThatAPlanPreemptsRunsInIt) {
+  Fixture().expect_refused("I9", [](const ReplicaView& view, StepPlan* out) {
+    if (view.adapters().residency(kA) == Residency::kAbsent) out->load = {kA};
+    if (view.request(kFirst).generated() == 1) out->preempt = {{kFirst}};
+    out->slices = {{kFirst, view.request(kFirst).pending()}};
+    return true;
+  });
+}
+
+TEST(Invariants, UnknownIdsAreRefusedBeforeTheyAreUsed) {
+  Fixture().expect_refused("I5", [](const ReplicaView& view, StepPlan* out) {
+    out->evict = {view.merged()};  // nothing is merged: no adapter's id
+    return true;
+  });
+  Fixture().expect_refused("I9", [](const ReplicaView&, StepPlan* out) {
+    out->preempt = {{RequestId{1000}}};
+    return true;
+  });
+}
+
+// Neither requests that have not arrived nor their arrival times can be seen.
+TEST(Invariants, I10NoLookAtArrivalsToCome) {
+  Fixture fixture;
+  fixture.workload.requests[3].arrival = from_seconds(1);
+  fixture.expect_refused("I10", [](const ReplicaView& view, StepPlan*) {
+    return view.request(kFourth).adapter() == kB;
+  });
+  fixture.expect_refused(
+      "I10", [](const ReplicaView& view, StepPlan*) { return view.waited(kFourth) > 0; });
+}
+
 TEST(Invariants, UnsupportedPlansAreRefusedWithTheReason) {
   Fixture fixture;
   try {
@@ -205,6 +236,37 @@ TEST(Replica, AStalledPolicyMakesTheRunInvalid) {
   const RunRecord record = Fixture().run([](const ReplicaView&, StepPlan*) { return false; });
   ASSERT_EQ(record.invalid_reasons.size(), 1u);
   EXPECT_NE(record.invalid_reasons[0].find("4 requests"), std::string::npos);
+}
+
+// stop_at ends a run with work left; a policy that stalls before it is still at fault.
+TEST(Replica, AStallIsInvalidAlsoBeforeStopAt) {
+  Fixture fixture;
+  fixture.settings.stop_at = from_seconds(100);
+  EXPECT_EQ(fixture.run([](const ReplicaView&, StepPlan*) { return false; }).invalid_reasons.size(),
+            1u);
+  fixture.settings.stop_at = 2;
+  const RunRecord stopped = fixture.run([](const ReplicaView& view, StepPlan* out) {
+    if (view.adapters().residency(kA) == Residency::kAbsent) out->load = {kA};
+    out->slices = {{kFirst, view.request(kFirst).pending()}};
+    return true;
+  });
+  EXPECT_TRUE(stopped.invalid_reasons.empty());
+  EXPECT_EQ(stopped.requests[0].status, RequestStatus::kUnfinished);
+}
+
+// The base model is a model too: whoever asks for it makes the replica hold it.
+TEST(Replica, WholeModelsMakeRoomForTheBaseModelWhenItIsAskedFor) {
+  const auto blocks = [](bool base) {
+    Fixture fixture;
+    if (base) fixture.workload.requests[0].adapter = kBaseModel;
+    fixture.settings.engine.adapter_form = AdapterForm::kWholeModel;
+    fixture.settings.memory.weights = kMiB;
+    fixture.settings.memory.device = 8 * kMiB;
+    return fixture.run([](const ReplicaView&, StepPlan*) { return false; })
+        .replicas[0]
+        .kv_blocks_total;
+  };
+  EXPECT_EQ(blocks(false) - blocks(true), kMiB / (16 * kKiB));
 }
 
 TEST(Replica, AStepWaitsForAnAdapterThatIsStillLoading) {
@@ -276,7 +338,12 @@ TEST(Replica, PreemptedRequestsFinishWithTheirLength) {
     EXPECT_EQ(record.requests[0].generated, 5);
     EXPECT_EQ(record.requests[0].preemptions, 1);
     EXPECT_EQ(record.requests[0].status, RequestStatus::kFinished);
-    EXPECT_EQ(record.replicas[0].swap > 0, mode == PreemptMode::kSwap);
+    const test::LinearCost cost;
+    const Bytes moved = 21 * kKiB;  // the context when it was preempted
+    EXPECT_EQ(record.replicas[0].swap,
+              mode == PreemptMode::kRecompute
+                  ? 0
+                  : cost.device_to_host(moved) + cost.host_to_device(moved));
   }
 }
 
