@@ -1,7 +1,6 @@
 #include "tests/support/test_cluster.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/core/rng.h"
 
@@ -42,7 +41,7 @@ Workload make_workload(const WorkloadShape& shape, std::uint64_t seed) {
   RngStream arrivals(seed, "arrivals"), adapters(seed, "adapters"), lengths(seed, "lengths");
   double at = 0;
   for (int i = 0; i < shape.requests; ++i) {
-    if (!shape.burst) at += -std::log1p(-arrivals.uniform()) / shape.rate_per_s;
+    if (!shape.burst) at += arrivals.exponential() / shape.rate_per_s;
     Request r;
     r.arrival = from_seconds(at);
     if (shape.adapters > 0 && adapters.uniform() >= shape.base_share) {
