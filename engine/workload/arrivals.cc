@@ -1,6 +1,6 @@
 #include "engine/workload/arrivals.h"
 
-#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -47,7 +47,7 @@ class Generator {
     } else if (process == "servegen") {
       servegen();
     } else if (process == "replay") {
-      replay();
+      replay_trace(inputs_, max_requests_, end_, &plan_);
     } else if (process == "switching") {
       per_item([&](std::uint32_t item, double rate) {
         return std::make_unique<SwitchingProcess>(
@@ -56,21 +56,30 @@ class Generator {
     } else {
       steady(gap_kind_of(process));
     }
+    const bool ran_out = is_bounded && end_ == kNever && plan_.arrivals.size() < max_requests_;
+    if (ran_out && process != "replay") {
+      fail("rate", "only " + std::to_string(plan_.arrivals.size()) + " of " +
+                       std::to_string(max_requests_) +
+                       " requests arrive within 285 years, the end of time here; raise 'rate'");
+    }
     return std::move(plan_);
   }
 
  private:
   [[noreturn]] void fail(const std::string& key, const std::string& what) const {
-    const ConfigNode* node = inputs_.section->find(key);
-    throw SpecError(node != nullptr ? node->mark : inputs_.section->mark, what);
+    fail_at(inputs_, key, what);
   }
 
   RngStream stream(std::uint64_t item) const { return RngStream(inputs_.seed, kStream, item); }
 
-  double rate() const {
-    if (arrivals_.rate_per_s > 0) return arrivals_.rate_per_s;
-    if (inputs_.weight_sum > 0) return inputs_.weight_sum;
-    fail("rate", "'rate' must be above 0 unless popularity.weights or a trace gives it");
+  // Of a generated process: as set, else the sum of the weights, else 1.
+  double rate() {
+    plan_.rate_per_s = arrivals_.rate_per_s > 0 ? arrivals_.rate_per_s : inputs_.weight_sum;
+    if (plan_.rate_per_s > 0) return plan_.rate_per_s;
+    if (inputs_.section->find("rate") != nullptr) {
+      fail("rate", "'rate' must be above 0 unless popularity.weights or a trace gives it");
+    }
+    return plan_.rate_per_s = 1;
   }
 
   template <class Make>
@@ -135,11 +144,14 @@ class Generator {
 
   // Adds up the counts of all functions (or of those of one item); scaled to arrivals per simulated
   // second.
-  double scale_of(const FunctionTrace& trace) const {
+  double scale_of(const FunctionTrace& trace) {
     const double bin_s = trace.bin_s / arrivals_.speed;
-    if (arrivals_.rate_per_s <= 0) return 1 / bin_s;
     double sum = 0;
     for (const float count : trace.counts) sum += count;
+    if (arrivals_.rate_per_s <= 0) {
+      note_own_rate(sum / (bin_s * static_cast<double>(trace.bins)), &plan_);
+      return 1 / bin_s;
+    }
     return arrivals_.rate_per_s * static_cast<double>(trace.bins) / sum;
   }
 
@@ -241,73 +253,6 @@ class Generator {
     plan_.arrivals = merge_processes(&processes, max_requests_, end_);
   }
 
-  void load_replayed() {
-    const std::string& name = arrivals_.trace;
-    if (name.empty()) fail("process", "process replay needs 'trace'");
-    if (is_own_file(name)) {
-      const std::string path = own_file_path(name, inputs_.data_dir);
-      plan_.replayed = read_request_trace(path, "'trace' must name a readable file");
-      plan_.sources.push_back(
-          source_of("arrivals", name, path, inputs_.data_dir, "the user's own"));
-    } else {
-      const DataFile* file = find_data_file(name);
-      if (file == nullptr || file->kind != TraceKind::kRequests) {
-        fail("trace", "unknown trace of requests '" + name + "'; " +
-                          suggest(name, data_file_names({TraceKind::kRequests})) +
-                          ", or a file *.csv, *.csv.gz, *.jsonl");
-      }
-      const auto path = locate(*file, inputs_.data_dir);
-      if (!path) {
-        fail("trace", "trace '" + name + "' (" + file->path +
-                          ") is not on this machine and nothing embedded can replace single "
-                          "requests; " +
-                          remedy_for(*file));
-      }
-      plan_.replayed = read_request_trace(*path, remedy_for(*file));
-      plan_.sources.push_back(source_of("arrivals", name, *path, inputs_.data_dir, file->licence));
-    }
-    if (!plan_.replayed.has_times) fail("trace", "'" + name + "' has no times to replay");
-  }
-
-  void replay() {
-    load_replayed();
-    const std::vector<TraceRow>& rows = plan_.replayed.rows;
-    const double start_s = arrivals_.start_s;
-    const double end_s = arrivals_.window_s > 0 ? start_s + arrivals_.window_s : 1e300;
-    std::size_t first = 0;
-    while (first < rows.size() && rows[first].at_s < start_s) ++first;
-    std::size_t last = first;
-    while (last < rows.size() && rows[last].at_s < end_s) ++last;
-    if (last == first) fail("start_s", "the trace has no request in the chosen window");
-    double speed = arrivals_.speed;
-    if (arrivals_.rate_per_s > 0) {
-      const double span_s =
-          arrivals_.window_s > 0 ? arrivals_.window_s : rows[last - 1].at_s - rows[first].at_s;
-      if (span_s <= 0) fail("rate", "all requests of the trace come at once; leave 'rate' at 0");
-      speed = arrivals_.rate_per_s * span_s / static_cast<double>(last - first);
-    }
-    for (std::size_t i = first; i < last && plan_.arrivals.size() < max_requests_; ++i) {
-      Arrival arrival;
-      arrival.at = from_seconds((rows[i].at_s - start_s) / speed);
-      arrival.row = static_cast<std::uint32_t>(i);
-      if (arrival.at >= end_) break;
-      if (rows[i].adapter >= 0) {
-        if (static_cast<std::size_t>(rows[i].adapter) >= items_) {
-          fail("trace", "the trace uses adapter " + std::to_string(rows[i].adapter) +
-                            ", but adapters.count gives only " + std::to_string(items_));
-        }
-        arrival.item = static_cast<std::uint32_t>(rows[i].adapter);
-      }
-      plan_.arrivals.push_back(arrival);
-    }
-    const bool ran_out =
-        max_requests_ != kNoBound && plan_.arrivals.size() < max_requests_ && end_ == kNever;
-    if (ran_out) {
-      fail("trace", "the window of the trace has only " + std::to_string(last - first) +
-                        " requests; lower 'requests' or widen the window");
-    }
-  }
-
   const ArrivalInputs& inputs_;
   const WorkloadSettings& all_;
   const ArrivalSettings& arrivals_;
@@ -322,6 +267,19 @@ class Generator {
 bool follows_trace_adapters(const ArrivalSettings& settings) {
   return settings.process == "trace-shares" || settings.process == "servegen" ||
          (settings.process == "trace-rate" && settings.per_adapter);
+}
+
+void fail_at(const ArrivalInputs& inputs, const std::string& key, const std::string& what) {
+  const ConfigNode* node = inputs.section->find(key);
+  throw SpecError(node != nullptr ? node->mark : inputs.section->mark, what);
+}
+
+void note_own_rate(double requests_per_s, ArrivalPlan* plan) {
+  char text[32];
+  const auto end =
+      std::to_chars(text, text + sizeof text, requests_per_s, std::chars_format::general, 6).ptr;
+  plan->notes.push_back("arrivals come at the trace's own rate times 'speed', " +
+                        std::string(text, end) + " requests/s on average");
 }
 
 ArrivalPlan generate_arrivals(const ArrivalInputs& inputs) { return Generator(inputs).run(); }

@@ -3,6 +3,7 @@
 #ifndef SERVELAB_WORKLOAD_ARRIVALS_H_
 #define SERVELAB_WORKLOAD_ARRIVALS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,17 +30,30 @@ struct ArrivalInputs {
   std::uint64_t seed = 0;
   std::string data_dir;
   const std::vector<double>* shares = nullptr;  // of the items; sums to 1
-  double weight_sum = 0;                        // the rate where `rate` is 0
+  double weight_sum = 0;                        // the rate where `rate` is unset
 };
 
 struct ArrivalPlan {
   std::vector<Arrival> arrivals;  // by time; equal stamps by item, then in order of generation
   RequestTrace replayed;          // of process replay
   std::vector<WorkloadSource> sources;
+  std::vector<std::string> notes;  // one line each
+  double rate_per_s = 0;           // of the generated processes; 0: closed, or a trace's own
 };
 
 // Throws SpecError for settings that cannot be met.
 ArrivalPlan generate_arrivals(const ArrivalInputs& inputs);
+
+// As generate_arrivals, for process replay alone; `max_requests` SIZE_MAX: no bound.
+void replay_trace(const ArrivalInputs& inputs, std::size_t max_requests, TimeNs end,
+                  ArrivalPlan* plan);
+
+// SpecError at `key` of the arrivals, or at their map where the spec lacks the key.
+[[noreturn]] void fail_at(const ArrivalInputs& inputs, const std::string& key,
+                          const std::string& what);
+
+// Records the rate that a trace came to where the spec sets none.
+void note_own_rate(double requests_per_s, ArrivalPlan* plan);
 
 // Whether this process itself says which adapter each request is for, from a trace.
 bool follows_trace_adapters(const ArrivalSettings& settings);

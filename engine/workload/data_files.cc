@@ -31,7 +31,7 @@ const std::vector<DataFile>& data_files() {
        kAzure2019, "maf1-500"},
       {"maf1-1250", kFunctions, "azure_functions_2019/sample1250_14day_sum_minute_of_day.csv.gz",
        kAzure2019, "maf1-1250"},
-      {"maf2", kFunctions, "azure_functions_2021/app_totals.csv", kAzure2021, "maf2"},
+      {"maf2", kFunctions, "azure_functions_2021/app_totals.csv", kAzure2021, ""},
       {"maf2-full", kFunctions, "azure_functions_2021/functions_per_minute.csv.gz", kAzure2021,
        "maf2-full"},
       {"azure-llm-conv", kRequests, "azure_llm_2023/conv.csv.gz", kSplitwise, "azure-llm-conv"},
@@ -48,8 +48,7 @@ const std::vector<DataFile>& data_files() {
       {"alpaca", kLengths, "alpaca/alpaca_5000_llama2tok.csv.gz", "CC BY-NC 4.0", "alpaca"},
       {"alpaca-template", kLengths, "alpaca/alpaca_5000_llama2tok.csv.gz", "CC BY-NC 4.0",
        "alpaca"},
-      {"gentd26", kPopularity, "gentd26_lora/adapter_popularity.csv", "research use (GenTD26)",
-       "gentd26"},
+      {"gentd26", kPopularity, "gentd26_lora/adapter_popularity.csv", "research use (GenTD26)", ""},
       {"caraserve-128", kPopularity, "caraserve_maf/toppings_maf_popularity_128.csv", kAzure2019,
        "caraserve"},
       {"caraserve-256", kPopularity, "caraserve_maf/toppings_maf_popularity_256.csv", kAzure2019,
@@ -62,11 +61,11 @@ const std::vector<DataFile>& data_files() {
        kAzure2019, "caraserve"},
       {"caraserve-rate-512", kRate, "caraserve_maf/toppings_maf_trace_512_scale0.4_per_second.csv",
        kAzure2019, "caraserve"},
-      {"servegen-m-large", kClients, "servegen/client_rate_10min.csv.gz", kApache, "servegen"},
-      {"servegen-m-mid", kClients, "servegen/client_rate_10min.csv.gz", kApache, "servegen"},
-      {"servegen-m-small", kClients, "servegen/client_rate_10min.csv.gz", kApache, "servegen"},
-      {"servegen-deepseek-r1", kClients, "servegen/client_rate_10min.csv.gz", kApache, "servegen"},
-      {"servegen-mm-image", kClients, "servegen/client_rate_10min.csv.gz", kApache, "servegen"},
+      {"servegen-m-large", kClients, "servegen/client_rate_10min.csv.gz", kApache, ""},
+      {"servegen-m-mid", kClients, "servegen/client_rate_10min.csv.gz", kApache, ""},
+      {"servegen-m-small", kClients, "servegen/client_rate_10min.csv.gz", kApache, ""},
+      {"servegen-deepseek-r1", kClients, "servegen/client_rate_10min.csv.gz", kApache, ""},
+      {"servegen-mm-image", kClients, "servegen/client_rate_10min.csv.gz", kApache, ""},
   };
   return files;
 }
@@ -97,6 +96,10 @@ std::optional<std::string> locate(const DataFile& file, const std::string& data_
 }
 
 std::string remedy_for(const DataFile& file) {
+  if (file.fetch.empty()) {
+    return "make it by hand (data/README.md gives the table) and set SERVELAB_DATA to the folder "
+           "that has it";
+  }
   return "run 'data/fetch " + file.fetch + "' or set SERVELAB_DATA to the folder that has it";
 }
 
@@ -105,13 +108,16 @@ bool is_own_file(const std::string& name) {
          ends_with(name, ".jsonl.gz");
 }
 
-std::string own_file_path(const std::string& name, const std::string& data_dir) {
+std::string own_file_path(const std::string& name, const std::string& data_dir,
+                          const SourceMark& mark) {
   std::error_code ignored;
   const std::string inside = data_dir + "/" + name;
-  if (!data_dir.empty() && name.front() != '/' && std::filesystem::exists(inside, ignored)) {
-    return inside;
-  }
-  return name;
+  const bool may_be_inside = !data_dir.empty() && name.front() != '/';
+  if (may_be_inside && std::filesystem::exists(inside, ignored)) return inside;
+  if (std::filesystem::exists(name, ignored)) return name;
+  throw SpecError(mark, "no such file '" + name + "': looked for it as " +
+                            (may_be_inside ? "'" + inside + "' and " : "") + "'" +
+                            std::filesystem::absolute(name, ignored).string() + "'");
 }
 
 WorkloadSource source_of(const std::string& role, const std::string& name, const std::string& path,

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/check.h"
+
 namespace servelab {
 
 // One input that a workload used; recorded in every result.
@@ -25,7 +27,7 @@ struct DataFile {
   TraceKind kind;
   std::string path;  // inside the data folder
   std::string licence;
-  std::string fetch;  // its name for data/fetch; empty where there is nothing public to fetch
+  std::string fetch;  // its name for data/fetch; empty where the file is made by hand
 };
 
 const std::vector<DataFile>& data_files();
@@ -41,7 +43,10 @@ std::string remedy_for(const DataFile& file);
 
 // Whether `name` is a file of the user's own (by its extension) and not a catalogued name.
 bool is_own_file(const std::string& name);
-std::string own_file_path(const std::string& name, const std::string& data_dir);
+// Its path: inside the data folder, else as it stands. Throws SpecError at `mark` where neither is
+// a file.
+std::string own_file_path(const std::string& name, const std::string& data_dir,
+                          const SourceMark& mark);
 
 // `path` relative to the data folder, so that no result records a machine's folders.
 WorkloadSource source_of(const std::string& role, const std::string& name, const std::string& path,

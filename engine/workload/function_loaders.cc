@@ -90,10 +90,13 @@ FunctionTrace load_minute_table(const std::string& path, const std::string& reme
   return trace;
 }
 
+std::string maf2_gaps_path(const std::string& totals_path) {
+  return totals_path.substr(0, totals_path.find_last_of('/') + 1) + "app_iat_stats_77.csv";
+}
+
 FunctionTrace load_maf2_statistics(const std::string& totals_path, const std::string& remedy,
                                    double bin_s) {
-  const std::string folder = totals_path.substr(0, totals_path.find_last_of('/') + 1);
-  std::vector<AppStatistics> known = read_app_statistics(folder + "app_iat_stats_77.csv", remedy);
+  std::vector<AppStatistics> known = read_app_statistics(maf2_gaps_path(totals_path), remedy);
   CsvReader csv(totals_path, remedy);
   const std::size_t invocations = csv.column("invocations");
   std::vector<std::int64_t> totals;

@@ -1,11 +1,16 @@
 #include "engine/workload/function_trace.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <filesystem>
+#include <memory>
 #include <numeric>
 
+#include "engine/core/digest.h"
 #include "engine/core/portable_math.h"
 #include "engine/workload/embedded_stats.h"
+#include "engine/workload/trace_cache.h"
 
 namespace servelab {
 namespace {
@@ -75,7 +80,9 @@ FunctionTrace from_shares(const std::vector<double>& shares) {
   return trace;
 }
 
-FunctionTrace load_file(const DataFile& file, const std::string& path, double bin_s) {
+std::string exact(double value) { return std::to_string(std::bit_cast<std::uint64_t>(value)); }
+
+FunctionTrace parse_file(const DataFile& file, const std::string& path, double bin_s) {
   const std::string remedy = remedy_for(file);
   switch (file.kind) {
     case TraceKind::kPopularity:
@@ -91,31 +98,46 @@ FunctionTrace load_file(const DataFile& file, const std::string& path, double bi
   }
 }
 
-FunctionTrace build_embedded(const std::string& base, const FunctionTraceRequest& request) {
-  FunctionTrace trace;
-  std::string family = base;
-  if (base.rfind("maf1", 0) == 0) {
-    family = "maf1";
-    trace = model_maf1(request.functions, request.bin_s);
-  } else if (base.rfind("maf2", 0) == 0) {
-    family = "maf2";
-    trace = model_maf2(request.functions, request.bin_s);
-  } else {
-    if (base.rfind("caraserve", 0) == 0) family = "caraserve";
-    std::size_t n = request.functions;
-    if (n == 0 && base.size() > family.size()) n = std::stoul(base.substr(family.size() + 1));
-    trace = from_shares(embedded_share_curve(family, n));
+std::shared_ptr<const FunctionTrace> load_file(const DataFile& file, const std::string& path,
+                                               const FunctionTraceRequest& request,
+                                               WorkloadSource* source) {
+  *source = source_of(request.role, request.name, path, request.data_dir, file.licence);
+  std::string key = file.name + " " + exact(request.bin_s) + " " + source->sha256;
+  if (file.name == "maf2") {
+    const std::string second = maf2_gaps_path(path);
+    if (std::filesystem::exists(second)) key += " " + sha256_file_hex(second);
   }
-  trace.source = embedded_source(request.role, family + "-like");
-  return trace;
+  return TraceCache::of_process().get(key, [&] { return parse_file(file, path, request.bin_s); });
 }
 
-// Keeps the bins of [start_s, start_s + window_s).
-void cut_window(const FunctionTraceRequest& request, FunctionTrace* trace) {
-  if (request.start_s == 0 && request.window_s == 0) return;
-  const double length_s = trace->bin_s * static_cast<double>(trace->bins);
+FunctionTrace model_of(const std::string& family, const std::string& base,
+                       const FunctionTraceRequest& request) {
+  if (family == "maf1") return model_maf1(request.functions, request.bin_s);
+  if (family == "maf2") return model_maf2(request.functions, request.bin_s);
+  std::size_t n = request.functions;
+  if (n == 0 && base.size() > family.size()) n = std::stoul(base.substr(family.size() + 1));
+  return from_shares(embedded_share_curve(family, n));
+}
+
+std::shared_ptr<const FunctionTrace> build_embedded(const std::string& base,
+                                                    const FunctionTraceRequest& request,
+                                                    WorkloadSource* source) {
+  std::string family = base;
+  for (const char* name : {"maf1", "maf2", "caraserve"}) {
+    if (base.rfind(name, 0) == 0) family = name;
+  }
+  *source = embedded_source(request.role, family + "-like");
+  const std::string key =
+      "embedded " + base + " " + std::to_string(request.functions) + " " + exact(request.bin_s);
+  return TraceCache::of_process().get(key, [&] { return model_of(family, base, request); });
+}
+
+// The bins of [start_s, start_s + window_s).
+FunctionTrace cut_window(const FunctionTraceRequest& request, const FunctionTrace& trace) {
+  if (request.start_s == 0 && request.window_s == 0) return trace;
+  const double length_s = trace.bin_s * static_cast<double>(trace.bins);
   const double end_s = request.window_s > 0 ? request.start_s + request.window_s : length_s;
-  if (trace->bin_s == 0) {
+  if (trace.bin_s == 0) {
     throw SpecError(request.mark,
                     "trace '" + request.name + "' has no times: leave start_s and window_s at 0");
   }
@@ -124,21 +146,24 @@ void cut_window(const FunctionTraceRequest& request, FunctionTrace* trace) {
                                       "', which is " + std::to_string(std::llround(length_s)) +
                                       " s long");
   }
-  const auto first = static_cast<std::size_t>(std::floor(request.start_s / trace->bin_s));
+  const auto first = static_cast<std::size_t>(std::floor(request.start_s / trace.bin_s));
   const auto last =
-      std::min(trace->bins, static_cast<std::size_t>(std::ceil(end_s / trace->bin_s - 1e-9)));
-  const std::size_t kept = last - first;
-  for (std::vector<float>* table : {&trace->counts, &trace->gap_cv}) {
-    if (table->empty()) continue;
-    std::vector<float> cut;
-    cut.reserve(kept * trace->functions);
-    for (std::size_t f = 0; f < trace->functions; ++f) {
-      const auto row = std::span<const float>(*table).subspan(f * trace->bins + first, kept);
-      cut.insert(cut.end(), row.begin(), row.end());
+      std::min(trace.bins, static_cast<std::size_t>(std::ceil(end_s / trace.bin_s - 1e-9)));
+  FunctionTrace cut;
+  cut.bin_s = trace.bin_s;
+  cut.bins = last - first;
+  cut.functions = trace.functions;
+  const auto cut_table = [&](const std::vector<float>& from, std::vector<float>* to) {
+    if (from.empty()) return;
+    to->reserve(cut.bins * trace.functions);
+    for (std::size_t f = 0; f < trace.functions; ++f) {
+      const auto row = std::span<const float>(from).subspan(f * trace.bins + first, cut.bins);
+      to->insert(to->end(), row.begin(), row.end());
     }
-    *table = std::move(cut);
-  }
-  trace->bins = kept;
+  };
+  cut_table(trace.counts, &cut.counts);
+  cut_table(trace.gap_cv, &cut.gap_cv);
+  return cut;
 }
 
 // Replaces a real trace by the shares of another number of functions along its popularity curve.
@@ -219,24 +244,32 @@ FunctionTrace load_function_trace(const FunctionTraceRequest& request) {
   const bool asks_embedded = base != request.name;
   const auto names = known_names();
   if (std::find(names.begin(), names.end(), request.name) == names.end()) {
+    if (is_own_file(request.name)) {
+      const std::string path = own_file_path(request.name, request.data_dir, request.mark);
+      throw SpecError(request.mark, "'" + path +
+                                        "' is a file of your own, which only arrivals.process "
+                                        "replay takes; " +
+                                        suggest(request.name, names));
+    }
     throw SpecError(request.mark, "unknown trace of functions '" + request.name + "'; " +
                                       suggest(request.name, names));
   }
-  FunctionTrace trace;
   const DataFile* file = asks_embedded ? nullptr : find_data_file(base);
   const auto path = file != nullptr ? locate(*file, request.data_dir) : std::nullopt;
   const bool has_stand_in =
       asks_embedded || (file->kind != TraceKind::kRate && file->kind != TraceKind::kClients);
+  WorkloadSource source;
+  std::shared_ptr<const FunctionTrace> whole;
   if (path) {
-    trace = load_file(*file, *path, request.bin_s);
-    trace.source = source_of(request.role, request.name, *path, request.data_dir, file->licence);
+    whole = load_file(*file, *path, request, &source);
   } else if (asks_embedded || (request.embedded_allowed && has_stand_in)) {
-    trace = build_embedded(base, request);
+    whole = build_embedded(base, request, &source);
   } else {
     throw SpecError(request.mark, "trace '" + request.name + "' (" + file->path +
                                       ") is not on this machine; " + remedy_for(*file));
   }
-  cut_window(request, &trace);
+  FunctionTrace trace = cut_window(request, *whole);
+  trace.source = source;
   if (request.functions > 0 && request.functions != trace.functions) resample(request, &trace);
   double sum = 0;
   for (const float count : trace.counts) sum += count;

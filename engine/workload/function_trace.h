@@ -44,13 +44,14 @@ struct FunctionTraceRequest {
   SourceMark mark;            // of the setting that names the trace, for messages
 };
 
+// The whole trace is parsed or built once per process and content (trace_cache.h), by any thread.
 // Throws SpecError: unknown name, file missing and no stand-in allowed, corrupt file, a window
 // outside the trace or with no invocation in it.
 FunctionTrace load_function_trace(const FunctionTraceRequest& request);
 
-// The adapter (or model) of each function, by dLoRA's rule (7.1): functions in file order or, with
-// `sort`, by descending invocations (ties keep file order); runs of `skewness` functions go to
-// adapter 0, 1, ..., and around again.
+// The adapter (or model) of each function, by dLoRA's rule (7.1, and map_stride in the artifact):
+// functions in file order or, with `sort`, by descending invocations (ties keep file order); runs
+// of `skewness` functions go to adapter 0, 1, ..., and around again.
 std::vector<std::uint32_t> map_functions(const FunctionTrace& trace, std::size_t items,
                                          std::size_t skewness, bool sort);
 
@@ -65,6 +66,7 @@ void check_trace_size(std::size_t functions, std::size_t bins);
 FunctionTrace load_minute_table(const std::string& path, const std::string& remedy, double bin_s);
 FunctionTrace load_maf2_statistics(const std::string& totals_path, const std::string& remedy,
                                    double bin_s);
+std::string maf2_gaps_path(const std::string& totals_path);  // the second file that it reads
 FunctionTrace load_popularity_table(const std::string& path, const std::string& remedy);
 FunctionTrace load_client_table(const std::string& path, const std::string& remedy,
                                 const std::string& model, double bin_s);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/core/portable_math.h"
 #include "engine/workload/request_trace.h"
@@ -107,27 +108,45 @@ LengthSampler::LengthSampler(LengthSettings* settings, const ConfigNode& section
       (settings->max_total_tokens == 0 || settings->max_total_tokens > max_context_tokens_)) {
     settings->max_total_tokens = max_context_tokens_;
   }
-  if (settings->source == "uniform") {
-    check_range(section, "prompt_range", settings->prompt_range);
-    check_range(section, "output_range", settings->output_range);
-  }
   settings_ = *settings;
+  check(section);
   if (is_set_) load_set(section, data_dir, embedded_allowed);
+}
+
+void LengthSampler::check(const ConfigNode& section) const {
+  const LengthSettings& s = settings_;
+  if (s.source == "uniform") {
+    check_range(section, "prompt_range", s.prompt_range);
+    check_range(section, "output_range", s.output_range);
+  }
+  if (s.source != "fixed") return;
+  for (const auto& [key, tokens] : {std::pair("prompt", s.prompt), std::pair("output", s.output)}) {
+    if (tokens == std::floor(tokens)) continue;
+    throw SpecError(place_of(section, key).mark,
+                    std::string("'") + key + "' of fixed lengths must be a whole number of tokens");
+  }
+  if (max_context_tokens_ > 0 && s.prompt + s.output > max_context_tokens_) {
+    const char* longer = s.prompt >= s.output ? "prompt" : "output";
+    throw SpecError(place_of(section, longer).mark,
+                    "'prompt' and 'output' together exceed the model's context of " +
+                        std::to_string(max_context_tokens_) + " tokens");
+  }
 }
 
 void LengthSampler::load_set(const ConfigNode& section, const std::string& data_dir,
                              bool embedded_allowed) {
   const std::string& name = settings_.source;
   if (is_own_file(name)) {
-    const std::string path = own_file_path(name, data_dir);
-    load_rows(path, "'source' must name a readable file");
+    const std::string path = own_file_path(name, data_dir, place_of(section, "source").mark);
+    load_rows(path, "");
     sources_.push_back(source_of("lengths", name, path, data_dir, "the user's own"));
     return;
   }
   const auto names = length_source_names();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    throw SpecError(place_of(section, "source").mark,
-                    "unknown lengths.source '" + name + "'; " + suggest(name, names));
+    throw SpecError(place_of(section, "source").mark, "unknown lengths.source '" + name + "'; " +
+                                                          suggest(name, names) +
+                                                          ", or a file *.csv, *.csv.gz, *.jsonl");
   }
   const DataFile* file = find_data_file(name);
   if (file != nullptr) {
@@ -138,8 +157,7 @@ void LengthSampler::load_set(const ConfigNode& section, const std::string& data_
     }
   }
   const EmbeddedLengths* embedded = find_embedded(without_like(name));
-  // `sharegpt` is an embedded model by itself: no public file holds its lengths.
-  const bool allowed = embedded_allowed || file == nullptr || name == "sharegpt";
+  const bool allowed = embedded_allowed || file == nullptr;
   if (embedded == nullptr || !allowed) {
     throw SpecError(mark_, "length set '" + name + "' (" + file->path +
                                ") is not on this machine; " + remedy_for(*file));
@@ -150,7 +168,7 @@ void LengthSampler::load_set(const ConfigNode& section, const std::string& data_
 
 void LengthSampler::load_rows(const std::string& path, const std::string& remedy) {
   const RequestTrace trace = read_request_trace(
-      path, remedy,
+      path, remedy, RowsFor::kLengths,
       settings_.source == "alpaca-template" ? "input_tokens_with_template" : "input_tokens");
   for (const TraceRow& row : trace.rows) {
     const LengthPair pair{row.prompt_tokens, row.output_tokens};
@@ -209,12 +227,13 @@ LengthPair LengthSampler::finish(LengthPair raw) const {
   double prompt = std::max(1, raw.prompt) * settings_.scale_ratio;
   double output = std::max(1, raw.output) * settings_.scale_ratio;
   const double most = max_context_tokens_ > 0 ? max_context_tokens_ : kMaxLength;
-  if (prompt + output > most) {  // keep the proportion
+  const bool is_cut = prompt + output > most;
+  if (is_cut) {  // keep the proportion
     const double shrink = most / (prompt + output);
     prompt = std::floor(prompt * shrink);
     output = std::floor(output * shrink);
   }
-  LengthPair pair{whole(prompt), whole(output)};
+  LengthPair pair{whole(prompt), whole(output), is_cut};
   if (settings_.output_limit > 0) pair.output = std::min(pair.output, settings_.output_limit);
   const auto limit = static_cast<std::int32_t>(most);
   pair.prompt = std::min(pair.prompt, std::max(1, limit - 1));

@@ -18,6 +18,7 @@ namespace servelab {
 struct LengthPair {
   std::int32_t prompt = 1;
   std::int32_t output = 1;
+  bool is_cut = false;  // the context was too short for it
 };
 
 // Draws pairs from an embedded joint distribution.
@@ -42,7 +43,7 @@ class LengthSampler {
   // The next pair, as the client sees it: filtered, scaled, cut. Draws from `rng`.
   LengthPair draw(RngStream* rng) const;
   // Applies scale and limits to a given pair, as of a replayed request: one that is too long for
-  // the context is shrunk in proportion.
+  // the context is shrunk in proportion and marked, and an empty prompt counts as one token.
   LengthPair finish(LengthPair raw) const;
   std::int32_t output_limit(LengthPair pair) const;
   const std::vector<WorkloadSource>& sources() const { return sources_; }
@@ -51,6 +52,7 @@ class LengthSampler {
   bool accepts(LengthPair raw) const;
   LengthPair draw_raw(RngStream* rng) const;
   LengthPair draw_filtered(RngStream* rng) const;
+  void check(const ConfigNode& section) const;
   void load_set(const ConfigNode& section, const std::string& data_dir, bool embedded_allowed);
   void load_rows(const std::string& path, const std::string& remedy);
 

@@ -9,8 +9,6 @@
 namespace servelab {
 namespace {
 
-constexpr double kLatestSeconds = 9e9;  // in nanoseconds this still fits
-
 TimeNs stamp(double at_s) { return at_s < kLatestSeconds ? from_seconds(at_s) : kNever; }
 
 }  // namespace

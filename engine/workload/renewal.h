@@ -15,11 +15,13 @@
 
 namespace servelab {
 
+inline constexpr double kLatestSeconds = 9e9;  // in nanoseconds this still fits
+
 // A source of increasing arrival stamps.
 class ArrivalProcess {
  public:
   virtual ~ArrivalProcess() = default;
-  virtual TimeNs next() = 0;  // kNever: no further arrival
+  virtual TimeNs next() = 0;  // kNever: no further arrival before kLatestSeconds
 };
 
 // Gaps of mean 1 in units of expected arrivals, at a constant rate.

@@ -19,6 +19,20 @@ std::int32_t tokens(std::int64_t value, const Reader& reader) {
   return static_cast<std::int32_t>(value);
 }
 
+// Keeps the row, unless it has no output.
+template <class Reader>
+void keep(const TraceRow& row, RowsFor use, const Reader& reader, RequestTrace* trace) {
+  if (row.output_tokens == 0) {
+    ++trace->rows_without_output;
+    return;
+  }
+  const bool is_late = !trace->rows.empty() && row.at_s < trace->rows.back().at_s;
+  if (use == RowsFor::kReplay && trace->has_times && is_late) {
+    reader.fail("this request comes before the one above it; sort the file by time");
+  }
+  trace->rows.push_back(row);
+}
+
 // The columns of one CSV dialect.
 struct Columns {
   std::size_t time = 0;
@@ -53,7 +67,7 @@ Columns find_columns(const CsvReader& csv, const std::string& prompt_column) {
   return columns;
 }
 
-RequestTrace read_csv(const std::string& path, const std::string& remedy,
+RequestTrace read_csv(const std::string& path, const std::string& remedy, RowsFor use,
                       const std::string& prompt_column) {
   CsvReader csv(path, remedy);
   const Columns columns = find_columns(csv, prompt_column);
@@ -70,7 +84,7 @@ RequestTrace read_csv(const std::string& path, const std::string& remedy,
       if (adapter >= kMaxAdapters) csv.fail("column 'adapter' is not an index");
       row.adapter = static_cast<std::int32_t>(adapter);
     }
-    if (row.output_tokens > 0) trace.rows.push_back(row);
+    keep(row, use, csv, &trace);
   }
   if (trace.rows.empty()) csv.fail("the file has no usable rows");
   return trace;
@@ -85,7 +99,7 @@ std::int64_t json_count(const nlohmann::json& object, const char* key, const Lin
   return at->get<std::int64_t>();
 }
 
-RequestTrace read_json_lines(const std::string& path, const std::string& remedy) {
+RequestTrace read_json_lines(const std::string& path, const std::string& remedy, RowsFor use) {
   LineReader lines(path, remedy);
   RequestTrace trace;
   trace.has_times = true;
@@ -108,7 +122,7 @@ RequestTrace read_json_lines(const std::string& path, const std::string& remedy)
       row.adapter = static_cast<std::int32_t>(adapter);
       trace.has_adapters = true;
     }
-    if (row.output_tokens > 0) trace.rows.push_back(row);
+    keep(row, use, lines, &trace);
   }
   if (trace.rows.empty()) lines.fail("the file has no usable rows");
   return trace;
@@ -116,11 +130,11 @@ RequestTrace read_json_lines(const std::string& path, const std::string& remedy)
 
 }  // namespace
 
-RequestTrace read_request_trace(const std::string& path, const std::string& remedy,
+RequestTrace read_request_trace(const std::string& path, const std::string& remedy, RowsFor use,
                                 const std::string& prompt_column) {
   RequestTrace trace = path.find(".jsonl") != std::string::npos
-                           ? read_json_lines(path, remedy)
-                           : read_csv(path, remedy, prompt_column);
+                           ? read_json_lines(path, remedy, use)
+                           : read_csv(path, remedy, use, prompt_column);
   if (trace.has_times) {
     std::stable_sort(trace.rows.begin(), trace.rows.end(),
                      [](const TraceRow& a, const TraceRow& b) { return a.at_s < b.at_s; });

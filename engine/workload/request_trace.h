@@ -24,11 +24,16 @@ struct RequestTrace {
   std::vector<TraceRow> rows;  // by time; in file order where times are equal or absent
   bool has_times = false;
   bool has_adapters = false;
+  std::int64_t rows_without_output = 0;  // left out of `rows`
 };
 
+// What the rows are for: their times and lengths, in order, or their lengths alone.
+enum class RowsFor { kReplay, kLengths };
+
 // Reads a whole file. `prompt_column` names another column than input_tokens for the prompts.
-// Rows without any output (BurstGPT's failed requests) are left out; any other oddity is an error.
-RequestTrace read_request_trace(const std::string& path, const std::string& remedy,
+// Rows without any output (BurstGPT's failed requests) are left out and counted; an empty prompt is
+// kept as 0. Any other oddity is an error; so is a stamp before the last one's, for a replay.
+RequestTrace read_request_trace(const std::string& path, const std::string& remedy, RowsFor use,
                                 const std::string& prompt_column = "input_tokens");
 
 }  // namespace servelab

@@ -47,7 +47,7 @@ struct AdapterSettings {
 
 struct ArrivalSettings {
   std::string process = "poisson";
-  double rate_per_s = 1;
+  double rate_per_s = 0;  // resolved by the generated processes, so that results record it
   double cv = 1;
   std::string gaps = "gamma";
   bool per_adapter = false;
@@ -66,8 +66,8 @@ struct ArrivalSettings {
         .one_of({"poisson", "gamma", "lognormal", "weibull", "even", "closed", "trace-rate",
                  "trace-shares", "servegen", "replay", "switching"});
     f.add("rate", &rate_per_s,
-          "mean requests per second over all adapters; 0: the sum of popularity.weights, or the "
-          "trace's own rate times 'speed'")
+          "mean requests per second over all adapters; unset or 0: the trace's own rate times "
+          "'speed' (trace-rate, servegen, replay), else the sum of popularity.weights, else 1")
         .range(0, 1e7);
     f.add("cv", &cv, "coefficient of variation of the gaps (gamma, lognormal, weibull)")
         .range(0.01, 100);
@@ -79,7 +79,8 @@ struct ArrivalSettings {
         .range(1, 1e7);
     f.add("start_s", &start_s, "first second of the trace that is used").range(0, 1e9);
     f.add("window_s", &window_s, "how much of the trace is used; 0 for all").range(0, 1e9);
-    f.add("speed", &speed, "trace seconds per simulated second (trace-rate, servegen, replay)")
+    f.add("speed", &speed,
+          "trace seconds per simulated second (trace-rate, servegen, replay), without 'rate'")
         .range(1e-6, 1e6);
     f.add("correlated", &correlated,
           "trace-shares: every adapter uses the same draws, as dLoRA's artifact does");
@@ -113,6 +114,7 @@ struct PopularitySettings {
     f.add("functions", &functions,
           "functions of the trace, resampled along its popularity curve; 0: as many as it has")
         .range(0, 1e6);
+    // The paper (7.1) and the artifact (map_stride in Trace.map_model) do the same.
     f.add("skewness", &skewness, "dLoRA's: runs of this many functions go to one adapter in turn")
         .range(1, 1e6);
     f.add("sort", &sort, "most invoked functions first before they are mapped");
@@ -139,8 +141,10 @@ struct LengthSettings {
           "fixed, uniform, normal, lognormal, trace (of a replay), or a set: sharegpt, "
           "sharegpt-8k, alpaca, alpaca-template, bwb, arxiv, azure-llm-conv, azure-llm-code, "
           "mooncake-conversation, mooncake-synthetic, burstgpt, or a file (.csv, .csv.gz, .jsonl)");
-    f.add("prompt", &prompt, "tokens (fixed) or their mean (normal, lognormal)").range(1, 1e7);
-    f.add("output", &output, "tokens (fixed) or their mean (normal, lognormal)").range(1, 1e7);
+    f.add("prompt", &prompt, "whole tokens (fixed) or their mean (normal, lognormal)")
+        .range(1, 1e7);
+    f.add("output", &output, "whole tokens (fixed) or their mean (normal, lognormal)")
+        .range(1, 1e7);
     f.add("prompt_cv", &prompt_cv, "of normal and lognormal").range(0, 100);
     f.add("output_cv", &output_cv, "of normal and lognormal").range(0, 100);
     f.add("correlation", &correlation, "of the two normal scores (normal, lognormal)").range(-1, 1);

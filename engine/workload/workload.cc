@@ -11,11 +11,13 @@
 #include "engine/workload/lengths.h"
 #include "engine/workload/popularity.h"
 #include "engine/workload/settings.h"
+#include "engine/workload/settings_check.h"
 
 namespace servelab {
 namespace {
 
-const std::vector<std::string> kSections = {"adapters", "arrivals", "popularity", "lengths"};
+const std::vector<std::string> kSections = {"adapters", "arrivals", "popularity", "lengths",
+                                            "notes"};
 
 // The sub-map, or an empty one that stands at its parent's place.
 ConfigNode section_of(const ConfigNode& settings, const std::string& name) {
@@ -111,6 +113,8 @@ class Builder {
                       "lengths.source trace needs arrivals.process replay");
     }
     check_popularity(settings_, popularity_section_);
+    refuse_settings_without_effect(settings_, arrivals_section_, popularity_section_,
+                                   lengths_section_);
   }
 
   BuiltWorkload build() {
@@ -132,6 +136,8 @@ class Builder {
     inputs.shares = &popularity.shares();
     inputs.weight_sum = popularity.weight_sum();
     const ArrivalPlan plan = generate_arrivals(inputs);
+    if (plan.rate_per_s > 0) settings_.arrivals.rate_per_s = plan.rate_per_s;
+    built_.notes = plan.notes;
     const LengthSampler lengths(&settings_.lengths, lengths_section_, context_.data_dir,
                                 settings_.bounds.fallback == "embedded",
                                 context_.max_context_tokens);
@@ -152,6 +158,8 @@ class Builder {
     const double base_share = settings_.adapters.base_share;
     std::vector<Request>& requests = built_.workload.requests;
     requests.reserve(plan.arrivals.size());
+    std::size_t cut = 0;
+    std::size_t empty = 0;
     for (const Arrival& arrival : plan.arrivals) {
       Request request;
       request.arrival = arrival.at;
@@ -168,14 +176,25 @@ class Builder {
       if (settings_.lengths.source == "trace") {
         const TraceRow& row = plan.replayed.rows[arrival.row];
         pair = lengths.finish({row.prompt_tokens, row.output_tokens});
+        empty += row.prompt_tokens == 0 ? 1 : 0;
       } else {
         pair = lengths.draw(&lengths_rng);
       }
+      cut += pair.is_cut ? 1 : 0;
       request.prompt_tokens = pair.prompt;
       request.output_tokens = pair.output;
       request.output_limit_tokens = lengths.output_limit(pair);
       requests.push_back(request);
     }
+    note(cut, "cut to the context of " + std::to_string(context_.max_context_tokens) + " tokens");
+    note(empty, "given one prompt token, where the trace has none");
+  }
+
+  void note(std::size_t count, const std::string& what) {
+    if (count == 0) return;
+    built_.notes.push_back(std::to_string(count) + " of " +
+                           std::to_string(built_.workload.requests.size()) + " requests were " +
+                           what);
   }
 
   ConfigNode effective() {

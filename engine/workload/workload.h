@@ -26,10 +26,14 @@ struct BuiltWorkload {
   Workload workload;
   ConfigNode effective;                 // every setting with its default, limits resolved
   std::vector<WorkloadSource> sources;  // what was really used
+  // What a reader of the result should know, one line each. They may depend on the seed ("37 of 400
+  // requests were cut to the context of 4096 tokens"), unlike `effective` and `sources`.
+  std::vector<std::string> notes = {};
 };
 
 // `settings` is a map (or null: all defaults, which lack a bound and so are refused). Throws
-// SpecError with file, line and remedy.
+// SpecError with file, line and remedy. A list `notes`, as a result may record it beside the
+// effective settings, is ignored.
 BuiltWorkload build_workload(const ConfigNode& settings, const WorkloadContext& context);
 
 }  // namespace servelab

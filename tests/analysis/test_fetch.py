@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -180,3 +181,16 @@ def test_conversions(tmp_path: Path) -> None:
                       "azure_functions_2021/functions_per_minute.csv.gz").splitlines()
     assert rows[1].startswith("0,0,2,1,1,0,") and rows[2].startswith("1,1,1,1,0,")
     assert len(rows[0].split(",")) == 3 + 20160
+
+
+def test_advice_names_only_what_can_be_fetched(tmp_path: Path) -> None:
+    """The engine advises `data/fetch NAME` for its last column; a name by hand stands empty."""
+    catalogue = (FETCH.parents[1] / "engine" / "workload" / "data_files.cc").read_text()
+    rows = re.findall(r'\{"([\w-]+)", k\w+,[^{}]*"([\w-]*)"\}', catalogue)
+    assert len(rows) > 25
+    listing = dict(line.split(None, 1) for line in run(tmp_path, "list").stdout.splitlines())
+    for name, fetched in rows:
+        assert fetched in listing or not fetched, name
+        assert "by hand" not in listing.get(fetched, ""), name
+        if "by hand" in listing.get(name, ""):
+            assert fetched == "", name

@@ -89,7 +89,8 @@ TEST_F(TraceFileTest, MinuteTable) {
 
 TEST_F(TraceFileTest, RequestTables) {
   const RequestTrace seconds = read_request_trace(
-      write("a.csv", "t_s,input_tokens,output_tokens\n2.5,10,3\n1.5,20,4\n1.5,30,5\n"), "");
+      write("a.csv", "t_s,input_tokens,output_tokens\n2.5,10,3\n1.5,20,4\n1.5,30,5\n"), "",
+      RowsFor::kLengths);
   ASSERT_EQ(seconds.rows.size(), 3u);
   EXPECT_EQ(seconds.rows[0].prompt_tokens, 20);  // by time, ties in file order
   EXPECT_EQ(seconds.rows[1].prompt_tokens, 30);
@@ -98,20 +99,21 @@ TEST_F(TraceFileTest, RequestTables) {
       write("b.csv",
             "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
             "5,ChatGPT,472,18,490,Conversation log\n6,ChatGPT,10,0,10,Conversation log\n"),
-      "");
+      "", RowsFor::kReplay);
   EXPECT_EQ(burst.rows.size(), 1u);  // failed requests have no output
+  EXPECT_EQ(burst.rows_without_output, 1);
   const RequestTrace mooncake = read_request_trace(
       write("c.jsonl",
             "{\"timestamp\": 0, \"input_length\": 6758, \"output_length\": 500, "
             "\"hash_ids\": [0, 1]}\n"
             "{\"timestamp\": 3000, \"input_length\": 7, \"output_length\": 5, \"adapter\": 2}\n"),
-      "");
+      "", RowsFor::kReplay);
   ASSERT_EQ(mooncake.rows.size(), 2u);
   EXPECT_EQ(mooncake.rows[1].at_s, 3);
   EXPECT_EQ(mooncake.rows[1].adapter, 2);
   const auto broken = [&](const std::string& name, const std::string& text) {
     const std::string at = write(name, text);
-    return error_of([&] { read_request_trace(at, "fetch it"); });
+    return error_of([&] { read_request_trace(at, "fetch it", RowsFor::kReplay); });
   };
   EXPECT_THAT(broken("d.csv", "t_s,input_tokens\n1,2\n"),
               HasSubstr("column 'output_tokens' is missing"));
@@ -124,47 +126,6 @@ TEST_F(TraceFileTest, RequestTables) {
               HasSubstr("not negative"));
   EXPECT_THAT(broken("d.jsonl", "{\"input_length\": 1}\n"), HasSubstr("'timestamp'"));
   EXPECT_THAT(broken("d.jsonl", "{oops\n"), HasSubstr("d.jsonl:1: not a JSON object; fetch it"));
-}
-
-TEST_F(TraceFileTest, ReplayOfAUsersOwnTrace) {
-  write("own.csv",
-        "t_s,input_tokens,output_tokens,adapter\n0,10,3,1\n1,20,4,0\n2.5,30,5,1\n4,40,6,0\n");
-  const std::string yaml =
-      "{adapters: {count: 2}, arrivals: {process: replay, trace: own.csv, rate: 0, speed: 2}, "
-      "lengths: {source: trace, output_limit: -1}}";
-  const BuiltWorkload built = build(yaml, folder_);
-  const auto& requests = built.workload.requests;
-  ASSERT_EQ(requests.size(), 4u);
-  EXPECT_EQ(requests[2].arrival, from_seconds(1.25));
-  EXPECT_EQ(requests[2].adapter, AdapterId{1});
-  EXPECT_EQ(requests[2].prompt_tokens, 30);
-  EXPECT_EQ(requests[2].output_tokens, 5);
-  EXPECT_EQ(built.sources[0].origin, "own.csv");
-  EXPECT_EQ(built.sources[0].sha256.size(), 64u);
-  const auto scaled = build(
-      "{adapters: {count: 2}, arrivals: {process: replay, trace: own.csv, "
-      "rate: 10}, lengths: {source: trace}}",
-      folder_);
-  EXPECT_EQ(scaled.workload.requests.back().arrival, from_seconds(0.4));
-  EXPECT_THAT(error_of([&] {
-                build("requests: 9\n" + std::string("arrivals: {process: replay, "
-                                                    "trace: own.csv, rate: 0}"),
-                      folder_);
-              }),
-              HasSubstr("has only 4 requests"));
-  EXPECT_THAT(error_of([&] {
-                build(
-                    "{adapters: {count: 1}, arrivals: {process: replay, trace: "
-                    "own.csv, rate: 0}}",
-                    folder_);
-              }),
-              HasSubstr("adapters.count gives only 1"));
-  EXPECT_THAT(error_of([&] {
-                build("{arrivals: {process: replay, trace: own.csv, start_s: 99}}", folder_);
-              }),
-              HasSubstr("no request in the chosen window"));
-  EXPECT_THAT(error_of([&] { build("{arrivals: {process: replay, trace: gone.csv}}", folder_); }),
-              HasSubstr("gone.csv: no such file"));
 }
 
 TEST_F(TraceFileTest, RealFileIsPreferredAndAbsentOneFallsBack) {
@@ -183,9 +144,8 @@ TEST_F(TraceFileTest, RealFileIsPreferredAndAbsentOneFallsBack) {
   write("gentd26_lora/adapter_popularity.csv", "lora_id,uses\n0,0\n");
   EXPECT_THAT(error_of([&] { build(yaml, folder_); }), HasSubstr("no invocation"));
   write("gentd26_lora/adapter_popularity.csv", "lora_id,uses\n0,many\n");
-  EXPECT_THAT(
-      error_of([&] { build(yaml, folder_); }),
-      AllOf(HasSubstr("adapter_popularity.csv:2: column 'uses'"), HasSubstr("data/fetch gentd26")));
+  EXPECT_THAT(error_of([&] { build(yaml, folder_); }),
+              AllOf(HasSubstr("adapter_popularity.csv:2: column 'uses'"), HasSubstr("by hand")));
 }
 
 TEST_F(TraceFileTest, Maf2StatisticsKeepTotalsStartsAndSpans) {
@@ -281,7 +241,7 @@ TEST_F(RealTraceTest, EveryCataloguedFileThatIsHereLoads) {
     const auto path = locate(file, folder_);
     if (!path) continue;
     if (file.kind == TraceKind::kRequests || file.kind == TraceKind::kLengths) {
-      EXPECT_GT(read_request_trace(*path, "").rows.size(), 1000u) << file.name;
+      EXPECT_GT(read_request_trace(*path, "", RowsFor::kReplay).rows.size(), 1000u) << file.name;
     } else {
       EXPECT_GT(load(file.name, file.kind == TraceKind::kRate ? 1 : 3600).functions, 0u)
           << file.name;
@@ -364,7 +324,7 @@ TEST_F(RealTraceTest, EmbeddedLengthsAreClose) {
 
 TEST_F(RealTraceTest, ReplayKeepsStampsAndLengths) {
   const BuiltWorkload built = build(
-      "{adapters: {count: 32}, arrivals: {process: replay, trace: azure-llm-conv, rate: 0}, "
+      "{adapters: {count: 32}, arrivals: {process: replay, trace: azure-llm-conv}, "
       "lengths: {source: trace}, popularity: {kind: zipf}}",
       folder_);
   ASSERT_EQ(built.workload.requests.size(), 19366u);
@@ -376,7 +336,7 @@ TEST_F(RealTraceTest, ReplayKeepsStampsAndLengths) {
 TEST_F(RealTraceTest, ServeGenClientsKeepTheirBurstiness) {
   const BuiltWorkload built = build(
       "{duration_s: 7200, adapters: {count: 162}, arrivals: {process: servegen, trace: "
-      "servegen-m-large, rate: 0, start_s: 36000, window_s: 7200}, popularity: {kind: trace}, "
+      "servegen-m-large, start_s: 36000, window_s: 7200}, popularity: {kind: trace}, "
       "lengths: {source: fixed}}",
       folder_);
   const FunctionTrace trace = load("servegen-m-large", 600, 7200);

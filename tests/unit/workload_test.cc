@@ -5,84 +5,27 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "engine/core/check.h"
 #include "engine/workload/embedded_stats.h"
 #include "engine/workload/function_trace.h"
+#include "tests/unit/workload_testing.h"
 
 namespace servelab {
 namespace {
 
-using ::testing::AllOf;
+using test::build;
+using test::context;
+using test::counts_of;
+using test::cv_of;
+using test::error_of;
+using test::gaps_of;
+using test::mean_of;
+using test::same_requests;
 using ::testing::HasSubstr;
-
-WorkloadContext context(std::uint64_t seed = 1) {
-  WorkloadContext context;
-  context.seed = seed;
-  context.max_context_tokens = 4096;
-  context.adapter_bytes = [](int rank) { return Bytes{rank} * 1000; };
-  return context;
-}
-
-BuiltWorkload build(const std::string& yaml, std::uint64_t seed = 1) {
-  return build_workload(parse_yaml(yaml, "spec.yaml"), context(seed));
-}
-
-std::string error_of(const std::string& yaml) {
-  try {
-    build(yaml);
-  } catch (const SpecError& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
-
-std::vector<double> gaps_of(const std::vector<Request>& requests) {
-  std::vector<double> gaps;
-  TimeNs before = 0;
-  for (const Request& request : requests) {
-    gaps.push_back(to_seconds(request.arrival - before));
-    before = request.arrival;
-  }
-  return gaps;
-}
-
-double mean_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
-}
-
-double cv_of(const std::vector<double>& values) {
-  const double mean = mean_of(values);
-  double sum = 0;
-  for (const double value : values) sum += (value - mean) * (value - mean);
-  return std::sqrt(sum / static_cast<double>(values.size())) / mean;
-}
-
-std::vector<double> counts_of(const Workload& workload) {
-  std::vector<double> counts(std::max<std::size_t>(1, workload.adapters.size()), 0.0);
-  for (const Request& request : workload.requests) {
-    if (request.adapter != kBaseModel) counts[index(request.adapter)] += 1;
-  }
-  return counts;
-}
-
-bool same_requests(const Workload& a, const Workload& b) {
-  return a.requests.size() == b.requests.size() &&
-         std::equal(a.requests.begin(), a.requests.end(), b.requests.begin(),
-                    [](const Request& x, const Request& y) {
-                      return x.arrival == y.arrival && x.adapter == y.adapter &&
-                             x.model == y.model && x.prompt_tokens == y.prompt_tokens &&
-                             x.output_tokens == y.output_tokens &&
-                             x.output_limit_tokens == y.output_limit_tokens;
-                    });
-}
 
 TEST(WorkloadTest, EveryRequestIsWellFormed) {
   for (const std::string arrivals :
@@ -109,13 +52,14 @@ TEST(WorkloadTest, EveryRequestIsWellFormed) {
 
 TEST(WorkloadTest, SteadyProcessesHaveTheirRateAndCv) {
   const auto check = [](const std::string& process, double cv) {
-    const BuiltWorkload built = build("{requests: 100000, arrivals: {process: " + process +
-                                      ", rate: 8, cv: " + std::to_string(cv) + "}}");
+    const BuiltWorkload built =
+        build("{requests: 100000, arrivals: {process: " + process + ", rate: 8" +
+              (cv == 1 ? "" : ", cv: " + std::to_string(cv)) + "}}");
     const auto gaps = gaps_of(built.workload.requests);
     EXPECT_NEAR(mean_of(gaps), 0.125, 0.125 * 0.012 * std::max(1.0, cv)) << process;
-    EXPECT_NEAR(cv_of(gaps), process == "poisson" ? 1 : cv, 0.06 * std::max(1.0, cv)) << process;
+    EXPECT_NEAR(cv_of(gaps), cv, 0.06 * std::max(1.0, cv)) << process;
   };
-  check("poisson", 3);
+  check("poisson", 1);
   check("gamma", 0.5);
   check("gamma", 3);
   check("lognormal", 1.5);
@@ -230,95 +174,6 @@ TEST(WorkloadTest, RanksModelsAndBaseShare) {
   EXPECT_NEAR(first, 6000, 200);
 }
 
-TEST(WorkloadTest, ParametricLengths) {
-  const auto lengths = [](const std::string& settings) {
-    return build("{requests: 50000, lengths: {" + settings + "}}").workload.requests;
-  };
-  const auto columns = [](const std::vector<Request>& requests) {
-    std::vector<double> prompts;
-    std::vector<double> outputs;
-    for (const Request& request : requests) {
-      prompts.push_back(request.prompt_tokens);
-      outputs.push_back(request.output_tokens);
-    }
-    return std::pair(prompts, outputs);
-  };
-  const auto [fixed_prompts, fixed_outputs] =
-      columns(lengths("source: fixed, prompt: 23, output: 27"));
-  EXPECT_EQ(mean_of(fixed_prompts), 23);
-  EXPECT_EQ(mean_of(fixed_outputs), 27);
-  const auto [prompts, outputs] =
-      columns(lengths("source: uniform, prompt_range: [8, 512], output_range: [1, 3]"));
-  EXPECT_EQ(*std::min_element(prompts.begin(), prompts.end()), 8);
-  EXPECT_EQ(*std::max_element(prompts.begin(), prompts.end()), 511);
-  EXPECT_NEAR(mean_of(prompts), 259.5, 2.5);
-  EXPECT_EQ(*std::max_element(outputs.begin(), outputs.end()), 2);
-  const auto [ln_prompts, ln_outputs] =
-      columns(lengths("source: lognormal, prompt: 200, prompt_cv: 0.5, output: 100, output_cv: 1"));
-  EXPECT_NEAR(mean_of(ln_prompts), 200, 2.5);
-  EXPECT_NEAR(cv_of(ln_prompts), 0.5, 0.02);
-  EXPECT_NEAR(mean_of(ln_outputs), 100, 2.5);
-  const auto [n_prompts, n_outputs] =
-      columns(lengths("source: normal, prompt: 250, prompt_cv: 0.1, output: 231, output_cv: 0.1"));
-  EXPECT_NEAR(mean_of(n_prompts), 250, 1);
-  EXPECT_NEAR(cv_of(n_outputs), 0.1, 0.003);
-}
-
-TEST(WorkloadTest, EmbeddedShareGptHasThePublishedMeansAndRespectsTheFilter) {
-  double prompts = 0;
-  double outputs = 0;
-  const auto requests = build("{requests: 200000}").workload.requests;
-  for (const Request& request : requests) {
-    prompts += request.prompt_tokens;
-    outputs += request.output_tokens;
-    ASSERT_GE(request.prompt_tokens, 4);
-    ASSERT_GE(request.output_tokens, 4);
-    ASSERT_LE(request.prompt_tokens, 1024);
-    ASSERT_LE(request.prompt_tokens + request.output_tokens, 2048);
-  }
-  EXPECT_NEAR(prompts / 200000, 222, 5);
-  EXPECT_NEAR(outputs / 200000, 196, 5);
-}
-
-TEST(WorkloadTest, EmbeddedBurstGptHasThePublishedQuantiles) {
-  std::vector<double> prompts;
-  std::vector<double> outputs;
-  const auto requests =
-      build("{requests: 50000, lengths: {source: burstgpt-like, min_tokens: 1}}").workload.requests;
-  for (const Request& request : requests) {
-    prompts.push_back(request.prompt_tokens);
-    outputs.push_back(request.output_tokens);
-  }
-  std::sort(prompts.begin(), prompts.end());
-  std::sort(outputs.begin(), outputs.end());
-  EXPECT_NEAR(prompts[25000], 353, 15);
-  EXPECT_NEAR(outputs[25000], 238, 10);
-  EXPECT_NEAR(prompts[47500], 1638, 120);
-  EXPECT_NEAR(outputs[47500], 841, 60);
-}
-
-TEST(WorkloadTest, ScaleRatioAndOutputLimits) {
-  const auto base = build("{requests: 2000}").workload.requests;
-  const auto twice = build("{requests: 2000, lengths: {scale_ratio: 2}}").workload.requests;
-  const auto eight = build("{requests: 2000, lengths: {scale_ratio: 8}}").workload.requests;
-  for (std::size_t i = 0; i < base.size(); ++i) {
-    EXPECT_EQ(twice[i].prompt_tokens, 2 * base[i].prompt_tokens);
-    EXPECT_EQ(twice[i].output_tokens, 2 * base[i].output_tokens);
-    const int total = base[i].prompt_tokens + base[i].output_tokens;
-    EXPECT_NEAR(eight[i].prompt_tokens + eight[i].output_tokens, std::min(8 * total, 4096), 2);
-    EXPECT_EQ(base[i].output_limit_tokens, 2048 - base[i].prompt_tokens);
-  }
-  for (const Request& request :
-       build("{requests: 500, lengths: {output_limit: -1}}").workload.requests) {
-    EXPECT_EQ(request.output_limit_tokens, request.output_tokens);
-  }
-  for (const Request& request :
-       build("{requests: 500, lengths: {output_limit: 20}}").workload.requests) {
-    EXPECT_LE(request.output_tokens, 20);
-    EXPECT_EQ(request.output_limit_tokens, 20);
-  }
-}
-
 TEST(WorkloadTest, SameSeedSameRequests) {
   const std::string yaml =
       "{requests: 5000, adapters: {count: 50, ranks: [8, 64], assign: random, base_share: 0.1}, "
@@ -378,76 +233,6 @@ TEST(WorkloadTest, SwitchingChangesItsRate) {
   EXPECT_GT(*std::min_element(per_window.begin(), per_window.end()), 0.5 * 300 * 0.7);
   EXPECT_LT(*std::max_element(per_window.begin(), per_window.end()), 8 * 300 * 1.2);
   EXPECT_GT(cv_of(per_window), 0.4);
-}
-
-TEST(WorkloadTest, EffectiveSettingsNameEveryDefault) {
-  const BuiltWorkload built = build("{requests: 5, arrivals: {rate: 3}}");
-  const std::string json = canonical_json(built.effective);
-  for (const char* part :
-       {"\"requests\":5", "\"rate\":3", "\"process\":\"poisson\"", "\"kind\":\"uniform\"",
-        "\"max_prompt_tokens\":1024", "\"max_total_tokens\":2048", "\"ranks\":[8]",
-        "\"fallback\":\"embedded\""}) {
-    EXPECT_THAT(json, HasSubstr(part));
-  }
-  // Building from the effective settings gives the same workload.
-  EXPECT_TRUE(same_requests(build_workload(built.effective, context()).workload, built.workload));
-  ASSERT_EQ(built.sources.size(), 1u);
-  EXPECT_EQ(built.sources[0].role, "lengths");
-  EXPECT_EQ(built.sources[0].origin, "embedded");
-}
-
-TEST(WorkloadTest, ErrorsSayWhereAndHow) {
-  EXPECT_THAT(error_of("requests: 5\nlength: {}"),
-              AllOf(HasSubstr("spec.yaml:2:1"), HasSubstr("did you mean 'lengths'")));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {proces: x}"),
-              AllOf(HasSubstr("spec.yaml:2:"), HasSubstr("did you mean 'process'")));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {process: poison}"),
-              HasSubstr("did you mean 'poisson'"));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {rate: -1}"), HasSubstr("'rate'"));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {rate: 0}"), HasSubstr("must be above 0"));
-  EXPECT_THAT(error_of("duration_s: 5\narrivals: {process: closed}"),
-              HasSubstr("needs 'requests'"));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {process: trace-rate}"), HasSubstr("needs 'trace'"));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {process: replay}"), HasSubstr("needs 'trace'"));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {process: trace-shares, trace: maf1-like}"),
-              HasSubstr("set popularity.kind to trace"));
-  EXPECT_THAT(error_of("duration_s: 5\narrivals: {process: trace-shares, trace: maf1-like}\n"
-                       "popularity: {kind: trace}"),
-              HasSubstr("needs 'requests'"));
-  EXPECT_THAT(error_of("requests: 5\npopularity: {kind: trace}"), HasSubstr("needs 'trace'"));
-  EXPECT_THAT(error_of("requests: 5\npopularity: {kind: trace, trace: maf3}"),
-              HasSubstr("unknown trace of functions 'maf3'; did you mean"));
-  EXPECT_THAT(error_of("requests: 5\npopularity: {kind: weights}"), HasSubstr("needs 'weights'"));
-  EXPECT_THAT(error_of("requests: 5\npopularity: {kind: weights, weights: [0]}"),
-              HasSubstr("weight 0"));
-  EXPECT_THAT(error_of("requests: 5\npopularity: {kind: geometric, exponent: 0}"),
-              HasSubstr("above 0"));
-  EXPECT_THAT(error_of("requests: 5\nadapters: {ranks: [8.5]}"), HasSubstr("whole numbers"));
-  EXPECT_THAT(error_of("requests: 5\nadapters: {ranks: []}"), HasSubstr("at least one rank"));
-  EXPECT_THAT(error_of("requests: 5\nadapters: {ranks: [8], rank_weights: [1, 2]}"),
-              HasSubstr("one weight per rank"));
-  EXPECT_THAT(error_of("requests: 5\nadapters: {ranks: [8, 16], rank_weights: [1, 2]}"),
-              HasSubstr("assign: random"));
-  EXPECT_THAT(error_of("requests: 5\nlengths: {source: sharegtp}"),
-              HasSubstr("did you mean 'sharegpt'"));
-  EXPECT_THAT(error_of("requests: 5\nlengths: {source: trace}"), HasSubstr("process replay"));
-  EXPECT_THAT(error_of("requests: 5\nlengths: {source: uniform, prompt_range: [9, 9]}"),
-              HasSubstr("low < high"));
-  EXPECT_THAT(error_of("requests: 5\nlengths: {source: bwb-like, max_total_tokens: 8}"),
-              HasSubstr("hardly any length"));
-  EXPECT_THAT(error_of("requests: 5\nlengths: {source: missing.csv}"),
-              AllOf(HasSubstr("missing.csv: no such file"), HasSubstr("readable file")));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {process: trace-rate, trace: gentd26-like}"),
-              HasSubstr("popularity only, no times"));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {process: trace-rate, trace: maf1-like, "
-                       "start_s: 90000}"),
-              HasSubstr("86400 s long"));
-  EXPECT_THAT(error_of("requests: 5\nfallback: error\nlengths: {source: bwb}"),
-              AllOf(HasSubstr("is not on this machine"), HasSubstr("data/fetch bwb")));
-  EXPECT_THAT(error_of("requests: 5\nfallback: error\npopularity: {kind: trace, trace: maf1}"),
-              AllOf(HasSubstr("spec.yaml:3:"), HasSubstr("SERVELAB_DATA")));
-  EXPECT_THAT(error_of("requests: 5\narrivals: {process: replay, trace: azure-llm-conv}"),
-              AllOf(HasSubstr("nothing embedded"), HasSubstr("data/fetch azure-llm-conv")));
 }
 
 // A trace of five functions over two bins; totals 8, 5, 9, 5, 1.
