@@ -30,10 +30,10 @@ SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims.yam
 SMOKE_SPECS := $(sort $(wildcard experiments/smoke/*.yaml))
 spec_ids = $(patsubst experiments/%.yaml,%,$(1))
 
-UNKNOWN := $(filter-out $(addprefix figures/,$(call spec_ids,$(SPECS))), \
-             $(filter figures/%,$(MAKECMDGOALS)))
+KNOWN := $(call spec_ids,$(SPECS) $(SMOKE_SPECS))
+UNKNOWN := $(filter-out $(addprefix figures/,$(KNOWN)),$(filter figures/%,$(MAKECMDGOALS)))
 ifneq ($(UNKNOWN),)
-  $(error no experiments/$(UNKNOWN:figures/%=%).yaml; known: $(call spec_ids,$(SPECS)))
+  $(error no $(UNKNOWN:figures/%=experiments/%.yaml); known: $(KNOWN))
 endif
 
 # configure FOLDER,FLAGS: runs CMake when the folder is new or the flags changed. Ninja if it is

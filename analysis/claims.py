@@ -57,6 +57,35 @@ def max_ratio(results: Results, metric: str, a: str, b: str, sweep: str) -> Fact
     return max(found, key=lambda factor: factor.ratio.value)
 
 
+def trend(results: Results, metric: str, technique: str, sweep: str) -> stats.Estimate:
+    """The metric at the last sweep value over that at the first, paired by seed: below 1 it fell."""
+    values = results.x_values(sweep)
+    rows = [results.rows(technique, **{results.sweep(sweep): value})
+            for value in (values[-1], values[0])]
+    by_seed = [dict(zip(row["seed"].tolist(), row[f"summary.{metric}"].tolist())) for row in rows]
+    common = sorted(by_seed[0].keys() & by_seed[1].keys())
+    return stats.ratio_ci(*([side[seed] for seed in common] for side in by_seed))
+
+
+def shape_lines(results: Results, metric: str, ours: str, baselines: list[str],
+                sweep: str) -> list[str]:
+    """Whether `ours` is never worse than each baseline beyond its interval, and how each baseline
+    changes over the sweep, one line each."""
+    lines = []
+    for baseline in baselines:
+        found = ratios(results, metric, baseline, ours, sweep)
+        worse = [factor.x for factor in found if factor.ratio.high < 1]
+        least = min(found, key=lambda factor: factor.ratio.value)
+        lines.append(f"{ours} is {f'WORSE at {worse}' if worse else 'never worse'} than {baseline}: "
+                     f"least factor {least.ratio.value:.2f}x {_interval(least.ratio)} at {least.x}")
+    for technique in baselines:
+        change = trend(results, metric, technique, sweep)
+        verdict = "falls" if change.high < 1 else "rises" if change.low > 1 else "stays level"
+        lines.append(f"{technique} {verdict} over the sweep: last over first {change.value:.2f}x "
+                     f"{_interval(change)}")
+    return lines
+
+
 def factor_table(results: Results, claims: list[FactorClaim], sweep: str) -> str:
     """The reproduced maximum factors beside the paper's, then every factor behind them."""
     lines = [f"{results.spec_id}: factors from paired seeds, 95 % CI (paired t on the log ratio)",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -18,18 +19,28 @@ from analysis.results import Results
 FIGURES = Path(__file__).with_name("figures")
 
 
+def known_figures() -> list[str]:
+    """What a spec's `figure` can name, such as dlora/fig10."""
+    return sorted(path.stem.replace("_", "/", 1) for path in FIGURES.glob("[!_]*_*.py"))
+
+
 def module_for(results: Results) -> ModuleType:
     """The drawing code: what the spec's `figure` names, else its id, else the generic figure."""
-    for name in (results.attributes.get("figure", ""), results.spec_id):
-        name = name.replace("/", "_").replace("-", "_")
-        if name.isidentifier() and (FIGURES / f"{name}.py").is_file():
+    named = results.attributes.get("figure", "")  # without `figure`: the id's last part, no slash
+    for figure in (named, results.spec_id):
+        name = figure.replace("/", "_").replace("-", "_")
+        if "/" in figure and name.isidentifier() and (FIGURES / f"{name}.py").is_file():
             return importlib.import_module(f"analysis.figures.{name}")
+        if "/" in figure and figure == named:
+            raise results.error(f"there is no figure '{figure[:60]}'; "
+                                f"known: {', '.join(known_figures())}")
     return importlib.import_module("analysis.figures.generic")
 
 
 def draw(spec_id: str, root: Path) -> list[Path]:
     """Draws one spec's figure; returns the files, raises ResultsError."""
     results = Results.load(spec_id, root)
+    results.check()
     try:
         return module_for(results).draw(results, root / spec_id)
     except OSError as error:
@@ -51,10 +62,15 @@ def main(arguments: list[str] | None = None) -> int:
             written += draw(spec_id, options.results)
         except ResultsError as error:
             failures.append(str(error))
-    if written:
-        print(f"Drawn in {options.results.resolve()}:")
-        for path in written:
-            print(f"  {shown(path)}")
+    try:
+        if written:
+            print(f"Drawn in {options.results.resolve()}:")
+            for path in written:
+                print(f"  {shown(path)}")
+        sys.stdout.flush()
+    except OSError as error:
+        failures.append(f"stdout cannot be written: {error.strerror}")
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # not tried again at exit
     for failure in failures:
         print(f"draw: {failure}", file=sys.stderr)
     return 2 if failures else 0

@@ -1,14 +1,29 @@
-"""The one kind of failure that a user sees as a single line."""
+"""The one kind of failure that a user sees as a single line, and what to do about it."""
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
+
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 
 
 def shown(path: Path) -> str:
     """The path as a user would type it: relative to the current folder where it is inside it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
+
+
+def command_for(spec_id: str, root: Path, spec_path: str = "") -> str:
+    """The command that makes a spec's results in `root`, damaged files included. `spec_path` is
+    where the spec was when it ran; make knows the specs in experiments/ and the folder results/."""
+    own = EXPERIMENTS / f"{spec_id}.yaml"
+    usual = f"experiments/{spec_id}.yaml"
+    if own.is_file() and spec_path in ("", usual) and root == Path("results"):
+        return f"make figures/{spec_id}"
+    path = spec_path or (usual if own.is_file() else "SPEC")
+    command = f"build/servelab run {shlex.quote(path)}"
+    return command if root == Path("results") else f"{command} --out {shlex.quote(str(root))}"
 
 
 class ResultsError(Exception):

@@ -25,7 +25,7 @@ def open_h5(path: Path, remedy: str) -> h5py.File:
         return h5py.File(path, "r")
     except OSError as error:
         what = "truncated" if "truncated" in str(error) else "not readable as HDF5"
-        raise ResultsError(path, what, f"delete it and {remedy}") from None
+        raise ResultsError(path, what, remedy) from None
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,24 @@ class Point:
 
     def read(self, name: str) -> np.ndarray:
         """The dataset /<name>; an absent or damaged one raises ResultsError."""
-        remedy = f"delete it and {self._remedy}"
         with open_h5(self.path, self._remedy) as file:
             try:
                 if name not in file:
-                    raise ResultsError(self.path, f"has no dataset /{name}", remedy)
+                    raise ResultsError(self.path, f"has no dataset /{name}",
+                                       self._remedy_for(name))
                 return np.asarray(file[name][()])
             except (OSError, KeyError, RuntimeError):
-                raise ResultsError(self.path, f"/{name} is not readable", remedy) from None
+                raise ResultsError(self.path, f"/{name} is not readable", self._remedy) from None
+
+    def _remedy_for(self, name: str) -> str:
+        """What brings an absent dataset: some are there only when the spec or technique says so."""
+        group = name.split("/")[0]
+        setting = {"series": "series", "tokens": "token_times", "decisions": "decisions"}.get(group)
+        if setting:
+            return f"set record.{setting}: true in the spec, then {self._remedy}"
+        if group == "gauges":
+            return "the figure needs techniques that publish it; change the spec's techniques"
+        return self._remedy
 
     def gauge(self, name: str) -> Gauge:
         """What the policy published under this name, replica after replica."""

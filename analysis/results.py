@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from analysis import stats
-from analysis.errors import ResultsError
+from analysis.errors import ResultsError, command_for
 from analysis.point import Point, as_text, open_h5
 
 REQUIRED = ("technique", "seed", "status", "key")
@@ -47,21 +47,21 @@ class Results:
         self.attributes = attributes
         self.columns = columns
         self.spec_id = attributes.get("spec_id", "")
-        self.remedy = f"run: make figures/{self.spec_id}"
+        root = path.parents[len(Path(self.spec_id).parts)] if self.spec_id else path.parent
+        self.remedy = f"run: {command_for(self.spec_id, root, attributes.get('spec_path', ''))}"
         self._points: dict[str, Point] = {}
 
     @classmethod
     def load(cls, spec_id: str, root: Path = Path("results")) -> "Results":
         """Reads root/<spec_id>/collected.h5; raises ResultsError."""
         path = root / spec_id / "collected.h5"
-        remedy = f"run: make figures/{spec_id}"
+        remedy = f"run: {command_for(spec_id, root)}"
         with open_h5(path, remedy) as file:
             try:
                 attributes = {name: as_text(value) for name, value in file.attrs.items()}
                 columns = {name: _column(file["columns"][name]) for name in file["columns"]}
             except (OSError, KeyError, RuntimeError, TypeError):
-                raise ResultsError(path, "damaged or without /columns",
-                                   f"delete it and {remedy}") from None
+                raise ResultsError(path, "damaged or without /columns", remedy) from None
         attributes["spec_id"] = spec_id
         if "label" in columns:  # a technique that is listed twice has a curve for each label
             columns["technique"] = columns.pop("label")
@@ -70,11 +70,25 @@ class Results:
         if absent or len(lengths) != 1 or 0 in lengths:
             what = (f"has no column {', '.join(absent)}" if absent else
                     "has no points" if lengths == {0} else "has columns of different lengths")
-            raise ResultsError(path, what, f"delete it and {remedy}")
+            raise ResultsError(path, what, remedy)
         return cls(path, attributes, columns)
 
     def error(self, what: str) -> ResultsError:
-        return ResultsError(self.path, what, f"delete it and {self.remedy}")
+        """Results that are whole, but not what the figure needs: another run changes nothing."""
+        return ResultsError(self.path, what, f"change the spec or its `figure`, then {self.remedy}")
+
+    def check(self) -> None:
+        """Raises ResultsError when no point is VALID, or a point file behind the columns is absent,
+        cut short, or not the one that was collected. Reads attributes only."""
+        if self.invalid_count == len(self.columns["key"]):
+            reasons = self.columns.get("reasons", [""])
+            raise self.error(f"no point is VALID{': ' if reasons[0] else ''}{reasons[0]}")
+        digests = self.columns.get("content_digest", [""] * len(self.columns["key"]))
+        for index, key in enumerate(self.columns["key"].tolist()):
+            point = self.point(index)
+            if point.attribute("key") != key or (
+                    digests[index] and point.attribute("content_digest") != digests[index]):
+                raise ResultsError(point.path, "is not the point that was collected", self.remedy)
 
     @property
     def spec(self) -> dict[str, Any]:

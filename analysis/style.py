@@ -5,6 +5,7 @@ the techniques apart in black and white. A technique looks the same in every fig
 """
 from __future__ import annotations
 
+import io
 import os
 import textwrap
 from dataclasses import dataclass
@@ -66,6 +67,11 @@ SPARE = [Look("", color, marker, line) for color, marker, line in [
     (ORANGE, "h", "-"), (BLUE, ">", (0, (1, 1)))]]
 
 
+def plain(text: object) -> str:
+    """Text that came from a spec, for matplotlib: a $ is a dollar, not the start of a formula."""
+    return str(text).replace("$", r"\$")
+
+
 def look(technique: str) -> Look:
     """The technique's look, also for a variant named "technique (what differs)"; an unlisted name
     gets a spare one that depends on the name alone."""
@@ -73,7 +79,7 @@ def look(technique: str) -> Look:
     if base in LOOKS:
         return LOOKS[base]
     spare = SPARE[sum(technique.encode()) % len(SPARE)]
-    return Look(technique, spare.color, spare.marker, spare.line)
+    return Look(plain(technique), spare.color, spare.marker, spare.line)
 
 
 def draw_curve(axes: Axes, curve: Curve, label: str | None = None, scale: float = 1.0) -> None:
@@ -147,7 +153,7 @@ def version(results: Results) -> str:
 
 def footer_text(results: Results, note: str = "") -> str:
     """What the figure came from: backend, hardware, model, trace, seeds, version."""
-    parts = [f"{name}: {results.attributes.get(name) or 'not recorded'}"
+    parts = [f"{name}: {plain(results.attributes.get(name) or 'not recorded')}"
              for name in FOOTER_ATTRIBUTES]
     count = len(results.seeds)
     parts.append(f"{count} seed{'s' if count != 1 else ''}" + (f", {note}" if note else ""))
@@ -180,25 +186,34 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Writes name.pdf and name.png into the folder, both or neither; the same input gives the
     same bytes. Closes the figure and returns the paths."""
     metadata = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
-    finished, written = [], []
+    pictures = {}
     try:
         for kind, entries in metadata.items():
-            part = folder / f".{name}.{kind}.part"
-            finished.append((part, folder / f"{name}.{kind}"))
-            figure.savefig(part, format=kind, metadata=entries)
-        for part, path in finished:
-            os.replace(part, path)
-            written.append(path)
+            picture = io.BytesIO()
+            figure.savefig(picture, format=kind, metadata=entries)
+            pictures[f"{name}.{kind}"] = picture.getvalue()
     finally:
         plt.close(figure)
-        for part, _ in finished:
+    return write_files(folder, pictures)
+
+
+def write_files(folder: Path, contents: dict[str, bytes]) -> list[Path]:
+    """Writes files by name into the folder, all or none of them, each whole."""
+    parts = {name: folder / f".{name}.part" for name in contents}
+    try:
+        for name, content in contents.items():
+            with parts[name].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for name, part in parts.items():
+            os.replace(part, folder / name)
+    finally:
+        for part in parts.values():
             part.unlink(missing_ok=True)
-    return written
+    return [folder / name for name in contents]
 
 
 def write_text(folder: Path, name: str, text: str) -> Path:
     """Writes a text file beside the pictures, whole or not at all."""
-    part, path = folder / f".{name}.part", folder / name
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-    return path
+    return write_files(folder, {name: text.encode()})[0]

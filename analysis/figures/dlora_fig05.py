@@ -51,7 +51,7 @@ def draw(results: Results, out: Path) -> list[Path]:
         times.bar(at + (position - len(techniques) / 2) * width, curve.mean, width, color=color,
                   edgecolor="white", hatch=hatch, label=label, linewidth=0.4,
                   yerr=np.nan_to_num(curve.half_width), error_kw={"elinewidth": 0.8})
-    times.set_xticks(range(len(x)), [str(value) for value in x])
+    times.set_xticks(range(len(x)), [style.plain(value) for value in x])
     times.set_ylabel("time per iteration (ms)")
     low, high = published_share_percent()
     paper = published.value(FIGURE, "bax_over_wx_percent", "unmerged-only")

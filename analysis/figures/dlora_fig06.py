@@ -72,7 +72,7 @@ def draw(results: Results, out: Path) -> list[Path]:
     chosen: dict[tuple, int] = {}
     for index, technique in enumerate(results.columns["technique"]):
         where = (style.look(technique).label,) + tuple(
-            f"{column.split('.')[-1]} {results.columns[column].tolist()[index]}"
+            style.plain(f"{column.split('.')[-1]} {results.columns[column].tolist()[index]}")
             for column in results.sweep_columns)
         chosen.setdefault(where, index)
     places = list(chosen.items())[:MOST_PANELS]

@@ -32,6 +32,10 @@ def draw(results: Results, out: Path) -> list[Path]:
     table = claims.factor_table(
         results, [claim for claim in CLAIMS if f"summary.{claim.metric}" in results.columns],
         "skewness")
+    for metric in (MEAN, ARTIFACT_MEAN):
+        shape = claims.shape_lines(results, metric, "dlora", ["merged-only", "unmerged-only"],
+                                   "skewness")
+        table += "\n" + "\n".join([f"{metric}:"] + [f"  {line}" for line in shape]) + "\n"
     shown = [technique for technique in TECHNIQUES if technique in results.techniques]
     figure, panels = plt.subplots(1, 3, figsize=(style.TWO_COLUMNS_IN, 2.6))
     for axes, (metric, title, label) in zip(panels, PANELS):

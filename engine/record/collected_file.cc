@@ -1,11 +1,15 @@
 #include "engine/record/collected_file.h"
 
+#include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
 #include <span>
 
+#include "engine/core/check.h"
+#include "engine/record/hdf5_reader.h"
 #include "engine/record/hdf5_writer.h"
 
 namespace servelab {
@@ -96,10 +100,27 @@ void add_metrics(const std::vector<CollectedRow>& rows, ColumnSet* columns) {
 
 }  // namespace
 
+std::optional<CollectedFacts> read_collected(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  CollectedFacts facts;
+  try {
+    const Hdf5Reader file(path);
+    facts.keys = file.texts("/columns/key");
+    std::sort(facts.keys.begin(), facts.keys.end());
+    facts.spec = file.text_attribute("/", "spec");
+  } catch (const std::exception&) {
+    return CollectedFacts{};
+  }
+  return facts;
+}
+
 std::vector<std::byte> collected_file(const CollectedHeader& header,
                                       const std::vector<CollectedRow>& rows) {
   Hdf5Writer out("collected.h5");
   ColumnSet columns(&out, rows);
+  columns.texts("content_digest", "content_digest of the point file",
+                [](const CollectedRow& row) { return row.point.content_digest; });
   columns.texts("file", "point file",
                 [](const CollectedRow& row) { return "points/" + row.key + ".h5"; });
   columns.texts("key", "the point's key", [](const CollectedRow& row) { return row.key; });
@@ -128,6 +149,7 @@ std::vector<std::byte> collected_file(const CollectedHeader& header,
   out.attribute("/", "title", header.title);
   out.attribute("/", "figure", header.figure);
   out.attribute("/", "spec", header.spec);
+  out.attribute("/", "spec_path", header.spec_path);
   out.attribute("/", "backend", header.backend);
   out.attribute("/", "hardware", header.hardware);
   out.attribute("/", "model", header.model);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct CollectedHeader {
   std::string spec_id;
   std::string title;
   std::string figure;
-  std::string spec;  // the YAML
+  std::string spec;       // the YAML
+  std::string spec_path;  // where it was, for commands that people repeat
   std::string backend;
   std::string hardware;
   std::string model;
@@ -32,6 +34,15 @@ struct CollectedRow {
   std::vector<ConfigNode> coordinates;  // one per swept path
   StoredPoint point;
 };
+
+// What an earlier run of the spec collected.
+struct CollectedFacts {
+  std::string spec;
+  std::vector<std::string> keys;  // sorted
+};
+
+// Nothing when the file is absent; without a spec and keys when it cannot be read.
+std::optional<CollectedFacts> read_collected(const std::string& path);
 
 // The file's bytes, to be saved with save_atomically. Links and `file` are relative to its folder.
 // A swept column is a column of whole numbers, of numbers, or else of texts.

@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "engine/core/check.h"
+#include "engine/core/digest.h"
 #include "engine/record/hdf5_handle.h"
 
 namespace servelab {
@@ -61,6 +63,25 @@ bool has_class(hid_t attribute, H5T_class_t wanted) {
 herr_t collect_name(hid_t, const char* name, const H5A_info_t*, void* out) {
   static_cast<std::vector<std::string>*>(out)->push_back(name);
   return 0;
+}
+
+// External links are not followed: what they lead to has a digest of its own.
+herr_t collect_dataset(hid_t group, const char* name, const H5L_info_t* info, void* out) {
+  if (info->type != H5L_TYPE_HARD) return 0;
+  const Hdf5Handle object(H5Oopen(group, name, H5P_DEFAULT), H5Oclose);
+  if (!object.valid()) return -1;
+  if (H5Iget_type(object.get()) == H5I_DATASET) {
+    static_cast<std::vector<std::string>*>(out)->push_back(std::string("/") + name);
+  }
+  return 0;
+}
+
+// The writer's name for a number's type, empty for any other type.
+std::string number_type_text(hid_t type) {
+  const bool real = H5Tget_class(type) == H5T_FLOAT;
+  if (!real && H5Tget_class(type) != H5T_INTEGER) return "";
+  const char* kind = real ? "f" : H5Tget_sign(type) == H5T_SGN_2 ? "i" : "u";
+  return std::string("<") + kind + std::to_string(H5Tget_size(type));
 }
 
 }  // namespace
@@ -151,6 +172,37 @@ std::vector<std::string> Hdf5Reader::texts(const std::string& dataset) const {
     H5free_memory(data);
   }
   return values;
+}
+
+std::string Hdf5Reader::content_digest() const {
+  std::vector<std::string> names;
+  if (H5Lvisit(state_->file.get(), H5_INDEX_NAME, H5_ITER_INC, collect_dataset, &names) < 0) {
+    state_->fail("its objects cannot be listed");
+  }
+  std::sort(names.begin(), names.end());
+  Sha256 sha;
+  for (const std::string& name : names) {
+    if (name == "/context") continue;
+    const Hdf5Handle set = state_->open_dataset(name);
+    const Hdf5Handle space(H5Dget_space(set.get()), H5Sclose);
+    const Hdf5Handle type(H5Dget_type(set.get()), H5Tclose);
+    const bool is_scalar = H5Sget_simple_extent_type(space.get()) == H5S_SCALAR;
+    const auto count = static_cast<std::size_t>(H5Sget_simple_extent_npoints(space.get()));
+    const std::string number = number_type_text(type.get());
+    sha.update(name + '\0' + (number.empty() ? "utf8" : number) + '\0' +
+               (is_scalar ? "" : std::to_string(count)) + '\0');
+    if (number.empty()) {
+      for (const std::string& value : texts(name)) sha.update(is_scalar ? value : value + '\0');
+      continue;
+    }
+    std::vector<char> bytes(count * H5Tget_size(type.get()));
+    if (!bytes.empty() &&
+        H5Dread(set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) {
+      state_->fail(name + " cannot be read");
+    }
+    sha.update(bytes.data(), bytes.size());
+  }
+  return sha.hex();
 }
 
 }  // namespace servelab

@@ -30,6 +30,10 @@ class Hdf5Reader {
   std::vector<double> numbers(const std::string& dataset) const;
   std::vector<std::string> texts(const std::string& dataset) const;  // a scalar gives one
 
+  // Hdf5Writer::content_digest() of what the file holds now. Throws SpecError for datasets that
+  // cannot be read, or are of a type that servelab does not write.
+  std::string content_digest() const;
+
  private:
   struct State;
   std::unique_ptr<State> state_;

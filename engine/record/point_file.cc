@@ -1,10 +1,13 @@
 #include "engine/record/point_file.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <span>
 
 #include "engine/core/check.h"
+#include "engine/core/digest.h"
 #include "engine/record/build_id.h"
 #include "engine/record/hdf5_reader.h"
 #include "engine/record/hdf5_writer.h"
@@ -173,12 +176,16 @@ void write_series(Hdf5Writer* out, const RunRecord& record) {
   column("waiting", "1", "waiting and swapped requests at the bin's last step", &B::waiting);
 }
 
-void write_root(Hdf5Writer* out, const PointIdentity& point, const RunRecord& record,
-                const Summary& summary) {
-  std::string reasons;
+StoredPoint write_root(Hdf5Writer* out, const PointIdentity& point, const RunRecord& record,
+                       const Summary& summary) {
+  StoredPoint stored;
+  stored.status = record.invalid_reasons.empty() ? "VALID" : "INVALID";
   for (const std::string& reason : record.invalid_reasons) {
-    reasons += (reasons.empty() ? "" : "; ") + reason;
+    stored.reasons += (stored.reasons.empty() ? "" : "; ") + reason;
   }
+  stored.trace = point.trace;
+  stored.content_digest = out->content_digest();
+  stored.summary = summary;
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx",
                 static_cast<unsigned long long>(record.decision_hash.value()));
@@ -190,19 +197,22 @@ void write_root(Hdf5Writer* out, const PointIdentity& point, const RunRecord& re
   out->attribute("/", "backend", point.backend);
   out->attribute("/", "hardware", point.hardware);
   out->attribute("/", "model", point.model);
-  out->attribute("/", "trace", point.trace);
-  out->attribute("/", "status", record.invalid_reasons.empty() ? "VALID" : "INVALID");
-  out->attribute("/", "reasons", reasons);
-  out->attribute("/", "content_digest", out->content_digest());
+  out->attribute("/", "trace", stored.trace);
+  out->attribute("/", "status", stored.status);
+  out->attribute("/", "reasons", stored.reasons);
+  out->attribute("/", "content_digest", stored.content_digest);
+  out->attribute("/", "outcome_digest", outcome_digest(stored));
   out->attribute("/", "decision_hash", std::string(hash));
   out->attribute("/", "build_id", std::string(build_id()));
   for (const Metric& metric : summary) out->attribute("/summary", metric.name, metric.value);
+  return stored;
 }
 
 }  // namespace
 
 std::vector<std::byte> point_file(const PointIdentity& point, const Workload& workload,
-                                  const RunRecord& record, const Summary& summary) {
+                                  const RunRecord& record, const Summary& summary,
+                                  std::string* digest) {
   SL_CHECK(record.requests.size() == workload.requests.size(), "one record per request");
   Hdf5Writer out(point.key + ".h5");
   if (record.options.decision_text) {
@@ -224,18 +234,34 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
     out.dataset<std::int64_t>("/tokens/times", record.token_times,
                               {"ns", "when each output token was produced"});
   }
-  write_root(&out, point, record, summary);
+  const StoredPoint stored = write_root(&out, point, record, summary);
+  if (digest != nullptr) *digest = stored.content_digest;
   out.text("/context", point.context, {"json", "machine, program and wall time; not digested"});
   return out.finish();
 }
 
-std::optional<StoredPoint> read_point(const std::string& path, const std::string& key) {
+std::string outcome_digest(const StoredPoint& point) {
+  Sha256 sha;
+  for (const std::string& text : {point.status, point.reasons, point.trace, point.content_digest}) {
+    sha.update(text + '\0');
+  }
+  Summary summary = point.summary;
+  std::sort(summary.begin(), summary.end(),
+            [](const Metric& a, const Metric& b) { return a.name < b.name; });
+  for (const Metric& metric : summary) {
+    sha.update(metric.name + '\0');
+    sha.update(&metric.value, sizeof metric.value);
+  }
+  return sha.hex();
+}
+
+std::optional<StoredPoint> read_point(const std::string& path, const std::string& key,
+                                      std::string* damage) {
+  damage->clear();
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
   try {
     const Hdf5Reader file(path);
-    if (file.int_attribute("/", "schema") != kResultSchema ||
-        file.text_attribute("/", "key") != key) {
-      return std::nullopt;
-    }
     StoredPoint point;
     point.status = file.text_attribute("/", "status");
     point.reasons = file.text_attribute("/", "reasons");
@@ -244,10 +270,20 @@ std::optional<StoredPoint> read_point(const std::string& path, const std::string
     for (const auto& [name, value] : file.number_attributes("/summary")) {
       point.summary.push_back({name, value});
     }
-    return point;
-  } catch (const SpecError&) {
-    return std::nullopt;  // absent, truncated or foreign: it is computed again
+    if (file.int_attribute("/", "schema") != kResultSchema ||
+        file.text_attribute("/", "key") != key) {
+      *damage = "it is another point's file";
+    } else if (file.text_attribute("/", "outcome_digest") != outcome_digest(point)) {
+      *damage = "its summary is not what was written";
+    } else if (file.content_digest() != point.content_digest) {
+      *damage = "its data are not what was written";
+    } else {
+      return point;
+    }
+  } catch (const std::exception&) {  // also what absurd sizes in a damaged file lead to
+    *damage = "it cannot be read";
   }
+  return std::nullopt;
 }
 
 }  // namespace servelab

@@ -32,21 +32,30 @@ struct PointIdentity {
   std::string context;    // JSON
 };
 
-// The file's bytes, to be saved with save_atomically.
+// The file's bytes, to be saved with save_atomically. `digest`, when given, receives the content
+// digest.
 std::vector<std::byte> point_file(const PointIdentity& point, const Workload& workload,
-                                  const RunRecord& record, const Summary& summary);
+                                  const RunRecord& record, const Summary& summary,
+                                  std::string* digest = nullptr);
 
 // What collected.h5 and progress need of a point that is on disk.
 struct StoredPoint {
   std::string status;  // VALID or INVALID
   std::string reasons;
   std::string trace;
-  std::string content_digest;
-  Summary summary;  // by name
+  std::string content_digest;  // of the datasets
+  Summary summary;             // by name
 };
 
-// The point at `path` when it is readable, of this schema and has this key; nothing otherwise.
-std::optional<StoredPoint> read_point(const std::string& path, const std::string& key);
+// The point at `path` when the file is of this schema, has this key, and its datasets and summary
+// are what was written (by their digests); nothing otherwise. `damage` then says what is wrong with
+// a file that is there, and is empty when there is none.
+std::optional<StoredPoint> read_point(const std::string& path, const std::string& key,
+                                      std::string* damage);
+
+// SHA-256 over what the root's attributes and /summary say about a point's outcome: it covers what
+// content_digest does not.
+std::string outcome_digest(const StoredPoint& point);
 
 }  // namespace servelab
 

@@ -28,7 +28,7 @@ double mean(const std::vector<double>& values) {
 struct Samples {
   std::vector<double> latency, ttft, tpot, queueing, latency_per_token;
   // Exact sums in ns, so that no order of addition matters.
-  std::int64_t latency_ns = 0, output_tokens = 0, gap_ns = 0, gaps = 0;
+  std::int64_t latency_ns = 0, output_tokens = 0;
   std::int64_t finished = 0, rejected = 0, unfinished = 0;
   std::int64_t produced = 0, prefilled = 0, preemptions = 0;
 };
@@ -54,8 +54,6 @@ Samples collect(const Workload& workload, const RunRecord& record) {
     s.ttft.push_back(to_seconds(r.first_token - request.arrival));
     s.queueing.push_back(to_seconds(r.admitted - request.arrival));
     if (r.generated > 1) {
-      s.gap_ns += r.last_token - r.first_token;
-      s.gaps += r.generated - 1;
       s.tpot.push_back(to_seconds(r.last_token - r.first_token) / (r.generated - 1));
     }
   }
@@ -90,7 +88,8 @@ void add_latencies(Samples* s, const LatencyHistogram& itl, Builder* out) {
   out->distribution("latency", &s->latency);
   out->distribution("ttft", &s->ttft);
   out->distribution("tpot", &s->tpot);
-  out->add("itl_mean_s", ratio(to_seconds(s->gap_ns), static_cast<double>(s->gaps)));
+  // Mean and percentiles are over every gap of the run, also of requests that did not finish.
+  out->add("itl_mean_s", ratio(to_seconds(itl.sum()), static_cast<double>(itl.count())));
   const bool any = itl.count() > 0;
   for (const NamedQuantile& at : kQuantiles) {
     out->add(std::string("itl_") + at.name + "_s", any ? itl.quantile(at.q) / kNsPerSecond : kNan);

@@ -6,8 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -20,6 +23,8 @@
 #include "engine/run/listing.h"
 #include "engine/run/runner.h"
 #include "engine/run/spec.h"
+#include "engine/run/spec_check.h"
+#include "engine/run/spec_text.h"
 
 namespace servelab {
 namespace {
@@ -114,6 +119,7 @@ void print_report(const Spec& spec, const RunReport& report, std::size_t total) 
 }
 
 int run_command(Arguments& arguments) {
+  if (arguments.run.out.empty()) throw SpecError("--out needs a folder, such as results");
   arguments.run.data_dir = data_dir(arguments.data);
   arguments.run.stop = &stop_signal;
   const std::vector<Spec> specs = load_specs(arguments);
@@ -129,6 +135,10 @@ int run_command(Arguments& arguments) {
     }
     if (!arguments.run.quiet) print_report(spec, report, report.points);
     if (report.failed > 0) code = std::max(code, report.bad_input ? kBadInput : kFailed);
+    if (report.collected && report.valid == 0) {
+      code = std::max(code, kFailed);
+      error(spec.id + ": no point is VALID; the first one: " + report.first_reasons, kFailed);
+    }
     if (report.interrupted) {
       return error("interrupted: finished points are kept; run the same command to go on",
                    128 + stop_signal.load());
@@ -174,10 +184,10 @@ void check_extras(const CLI::App& app, const CLI::App* command) {
   for (const std::string& extra : extras) {
     if (extra.size() > 1 && extra[0] == '-') {
       const std::string name = extra.substr(0, extra.find('='));
-      throw SpecError("unknown option '" + name + "'; " + suggest(name, names_of(at)));
+      throw SpecError("unknown option " + in_quotes(name) + "; " + suggest(name, names_of(at)));
     }
     if (command != nullptr) {
-      throw SpecError("unexpected '" + extra + "' after servelab " + command->get_name());
+      throw SpecError("unexpected " + in_quotes(extra) + " after servelab " + command->get_name());
     }
   }
   if (command != nullptr) return;
@@ -188,7 +198,8 @@ void check_extras(const CLI::App& app, const CLI::App* command) {
   if (extras.empty()) {
     throw SpecError("a command is missing; " + suggest("", commands) + " (servelab --help)");
   }
-  throw SpecError("unknown command '" + extras.front() + "'; " + suggest(extras.front(), commands));
+  throw SpecError("unknown command " + in_quotes(extras.front()) + "; " +
+                  suggest(extras.front(), commands));
 }
 
 void add_common(CLI::App* command, Arguments* arguments, bool takes_data) {
@@ -239,6 +250,33 @@ Commands declare(CLI::App* app, Arguments* arguments) {
   return c;
 }
 
+void check_experiments(const CLI::App& command, const Arguments& arguments) {
+  const CLI::Option* option = command.get_option_no_throw("--experiments");
+  std::error_code ignored;
+  if (option == nullptr || option->count() == 0) return;
+  if (!std::filesystem::is_directory(arguments.experiments, ignored)) {
+    throw SpecError(arguments.experiments + ": no such folder; mend --experiments");
+  }
+}
+
+// CLI11 says "--jobs: 1 required INT in [1 - 1024] missing".
+[[noreturn]] void tell_parse_error(const CLI::ParseError& problem) {
+  const std::string text = problem.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&problem) != nullptr && text.rfind("--", 0) == 0) {
+    throw SpecError("option '" + text.substr(0, text.find(':')) + "' needs a value");
+  }
+  throw SpecError(text);
+}
+
+// A full disk or a closed pipe behind stdout shows only when the last of it is written.
+int check_stdout(int code) {
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  const std::string reason = flushed ? "" : std::string(": ") + std::strerror(errno);
+  if (flushed && std::ferror(stdout) == 0 && std::cout.good()) return code;
+  return error("stdout cannot be written" + reason, std::max(code, kFailed));
+}
+
 int dispatch(const Commands& c, Arguments& arguments) {
   if (c.run->parsed()) return run_command(arguments);
   if (c.check->parsed()) return check_command(arguments);
@@ -254,31 +292,37 @@ int dispatch(const Commands& c, Arguments& arguments) {
   return kOk;
 }
 
-}  // namespace
-
-int run_cli(int argc, char** argv) {
+int run_parsed(int argc, char** argv) {
   Arguments arguments;
   arguments.run.jobs = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   CLI::App app("servelab: a testbed for serving many LoRA adapters", "servelab");
   const Commands commands = declare(&app, &arguments);
   install_signals();
   try {
+    const auto command = [&app]() -> const CLI::App* {
+      const auto parsed = app.get_subcommands();
+      return parsed.empty() ? nullptr : parsed.front();
+    };
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& problem) {
       if (problem.get_exit_code() == 0) return app.exit(problem);  // --help
-      const auto parsed = app.get_subcommands();
-      check_extras(app, parsed.empty() ? nullptr : parsed.front());
-      return error(problem.what(), kBadInput);
+      check_extras(app, command());
+      tell_parse_error(problem);
     }
-    const auto parsed = app.get_subcommands();
-    check_extras(app, parsed.empty() ? nullptr : parsed.front());
+    check_extras(app, command());
+    check_experiments(*command(), arguments);
     return dispatch(commands, arguments);
   } catch (const SpecError& problem) {
     return error(problem.what(), kBadInput);
   } catch (const std::exception& problem) {
+    if (std::ferror(stdout) != 0) return kFailed;  // told by check_stdout()
     return error(problem.what(), kFailed);
   }
 }
+
+}  // namespace
+
+int run_cli(int argc, char** argv) { return check_stdout(run_parsed(argc, argv)); }
 
 }  // namespace servelab

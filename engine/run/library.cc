@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/run/spec_text.h"
+
 namespace servelab {
 namespace {
 
@@ -15,6 +17,12 @@ bool is_file(const fs::path& path) {
 bool is_folder(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);
+}
+// Why `path` is not a file that can be read as one; empty when nothing is there.
+std::string what_stands_at(const fs::path& path) {
+  std::error_code ignored;
+  if (is_folder(path)) return path.string() + " is a folder";
+  return fs::exists(path, ignored) ? path.string() + " is not a regular file" : "";
 }
 bool is_path(const std::string& name) {
   return name.find('/') != std::string::npos || name.ends_with(".yaml") || name.ends_with(".yml");
@@ -48,13 +56,18 @@ std::string Library::find(const std::string& kind, const std::string& name,
     const fs::path beside = fs::path(where.file).parent_path() / name;
     if (is_file(beside)) return beside.string();
     if (is_file(name)) return name;
-    throw SpecError(where, kind + " file '" + name + "' does not exist; looked for " +
-                               beside.string() + " and " + name);
+    for (const fs::path& path : {beside, fs::path(name)}) {
+      const std::string other = what_stands_at(path);
+      if (!other.empty()) throw SpecError(where, kind + ": " + other + ", expected a YAML file");
+    }
+    throw SpecError(where, kind + " file " + in_quotes(name) + " does not exist; looked for " +
+                               beside.string() + (beside == fs::path(name) ? "" : " and " + name));
   }
   const fs::path path = fs::path(root_) / "base" / kind / (name + ".yaml");
   if (is_file(path)) return path.string();
-  throw SpecError(where, "unknown " + kind + " '" + name + "'; " + suggest(name, names(kind)) +
-                             " (files in " + path.parent_path().string() + ")");
+  throw SpecError(where, "unknown " + kind + " " + in_quotes(name) + "; " +
+                             suggest(name, names(kind)) + " (files in " +
+                             path.parent_path().string() + ")");
 }
 
 std::vector<std::string> Library::names(const std::string& kind) const {
@@ -89,6 +102,9 @@ std::string Library::find_spec(const std::string& path_or_id) const {
   if (is_folder(path_or_id)) {
     throw SpecError(path_or_id + ": is a folder; name spec files in it, such as " + path_or_id +
                     "/*.yaml");
+  }
+  if (const std::string other = what_stands_at(path_or_id); !other.empty()) {
+    throw SpecError(other + ", expected a YAML file");
   }
   std::string name = path_or_id;
   if (name.ends_with(".yaml")) name = spec_id(name);

@@ -197,7 +197,8 @@ std::string spec_keys_text() {
       "                together; with.<parameter> sets techniques' parameters\n"
       "  techniques    a list of names, or maps of: technique, label, with, route, engine\n"
       "  seeds         a list of whole numbers, or how many (0, 1, 2, ...); default [0]\n"
-      "  figure        the drawing module in analysis/figures, when it is not the spec's id\n"
+      "  figure        the figure to draw it as, such as dlora/fig10, when it is not the spec's "
+      "id\n"
       "  expect        a list of claims, each a map with `claim` and any of: ";
   std::string keys;
   for (const std::string& key : expect_keys()) {

@@ -29,6 +29,15 @@ OutputFolder::~OutputFolder() {
   if (lock_file_ >= 0) ::close(lock_file_);  // releases the lock
 }
 
+void OutputFolder::remove_collected() const {
+  std::error_code error;
+  std::filesystem::remove(collected_path(), error);
+  if (error) {
+    throw SpecError(collected_path() +
+                    ": is out of date, but cannot be removed: " + system_reason(error.value()));
+  }
+}
+
 // The lock goes with its process, however that ends; the file stays.
 void OutputFolder::lock() {
   const std::string path = path_ + "/.lock";
@@ -54,6 +63,15 @@ void OutputFolder::lock() {
       ::pwrite(lock_file_, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
     return;
   }
+}
+
+std::string path_for_commands(const std::string& path) {
+  std::error_code error;
+  const auto file = std::filesystem::weakly_canonical(path, error);
+  const auto relative = file.lexically_relative(std::filesystem::current_path(error));
+  if (error) return path;
+  const bool is_inside = !relative.empty() && *relative.begin() != "..";
+  return (is_inside ? relative : file).generic_string();
 }
 
 }  // namespace servelab

@@ -18,6 +18,7 @@ class OutputFolder {
   const std::string& path() const { return path_; }
   std::string point_path(const std::string& key) const { return path_ + "/points/" + key + ".h5"; }
   std::string collected_path() const { return path_ + "/collected.h5"; }
+  void remove_collected() const;  // if it is there
 
  private:
   void lock();
@@ -25,6 +26,9 @@ class OutputFolder {
   std::string path_;
   int lock_file_ = -1;
 };
+
+// A file's path as commands in messages name it: relative inside the working folder, else absolute.
+std::string path_for_commands(const std::string& path);
 
 }  // namespace servelab
 

@@ -1,16 +1,23 @@
 #include "engine/run/point.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "engine/backend/cost_model.h"
 #include "engine/core/digest.h"
 #include "engine/record/build_id.h"
+#include "engine/run/spec_text.h"
 #include "engine/serve/backend.h"
 
 namespace servelab {
 namespace {
+
+constexpr double kMostRequests = 2e8;
 
 // The sub-map, or an empty one that stands at its parent's place.
 ConfigNode section_of(const ConfigNode& settings, const std::string& name) {
@@ -82,8 +89,48 @@ void check_swept_params(const Spec& spec, const SweepPosition& position) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     std::sort(known.begin(), known.end());
     known.erase(std::unique(known.begin(), known.end()), known.end());
-    throw SpecError(value.mark, "no technique of this spec has a parameter '" + name + "'; " +
-                                    suggest(name, known));
+    throw SpecError(value.mark, "no technique of this spec has a parameter " + in_quotes(name) +
+                                    "; " + suggest(name, known));
+  }
+}
+
+// A target given twice would be computed and charged once, but recorded as another setting.
+void check_targets(const ConfigNode& settings, const LoraSection& lora) {
+  const ConfigNode section = section_of(settings, "lora");
+  const ConfigNode* node = section.find("targets");
+  if (node == nullptr) return;
+  if (lora.targets.empty()) throw SpecError(node->mark, "'targets' must name at least one layer");
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < lora.targets.size(); ++i) {
+    if (seen.insert(lora.targets[i]).second) continue;
+    const SourceMark& mark = i < node->items.size() ? node->items[i].mark : node->mark;
+    throw SpecError(mark.line == 0 ? node->mark : mark,
+                    "'targets' has '" + lora.targets[i] + "' twice");
+  }
+}
+
+double number_or(const ConfigNode& map, const char* key, double otherwise) {
+  const ConfigNode* node = map.find(key);
+  if (node == nullptr || !node->is_scalar()) return otherwise;
+  char* end = nullptr;
+  const double value = std::strtod(node->scalar.c_str(), &end);
+  return end != node->scalar.c_str() && *end == '\0' ? value : otherwise;
+}
+
+// What this program cannot do yet, or no machine could hold, although the workload can say it.
+void check_workload(const ConfigNode& workload) {
+  if (number_or(workload, "models", 1) > 1) {
+    throw SpecError(workload.find("models")->mark,
+                    "workload.models: the twin runs one model per replica so far");
+  }
+  const double requests = number_or(workload, "requests", 0);
+  if (requests > kMostRequests) {
+    throw SpecError(
+        workload.find("requests")->mark,
+        fmt::format("'requests' of {} would need about {:.0f} GB of memory ({} bytes "
+                    "each); at most {:.0f} million",
+                    in_quotes(workload.find("requests")->scalar), requests * kBytesPerRequest / 1e9,
+                    kBytesPerRequest, kMostRequests / 1e6));
   }
 }
 
@@ -122,8 +169,9 @@ ClusterSettings cluster_settings(const PointSettings& settings) {
   ClusterSettings cluster;
   cluster.replicas = settings.cluster.replicas;
   cluster.engine = settings.engine;
-  const MemoryNeeds needs = memory_needs(settings.model, settings.cluster.tensor_parallel,
-                                         settings.engine.limits.max_batch_tokens);
+  const MemoryNeeds needs =
+      memory_needs(settings.model, settings.cluster.tensor_parallel,
+                   settings.engine.limits.max_batch_tokens, settings.engine.limits.max_batch);
   cluster.memory.device = static_cast<Bytes>(static_cast<double>(settings.hardware.memory_bytes) *
                                              settings.engine.memory_fraction);
   cluster.memory.weights = needs.weights;
@@ -170,13 +218,19 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   point.hardware = load_hardware_profile(named_file(position, spec.library, "hardware"));
   bind_section(settings, "cluster", &point.cluster);
   bind_section(settings, "lora", &point.lora);
+  check_targets(settings, point.lora);
   bind_section(settings, "record", &point.record);
   bind_section(settings, "engine", &point.engine);
   check_swept_params(spec, position);
   bind_technique(position, entry, &point);
   point.technique->configure(&point.engine);
   if (!entry.engine.is_null()) {
-    bind_params(entry.engine, "'engine' of technique '" + entry.label + "'", &point.engine);
+    bind_params(entry.engine, "'engine' of technique " + in_quotes(entry.label), &point.engine);
+  }
+  try {
+    check_engine(*point.technique, point.engine);
+  } catch (const SpecError& error) {
+    throw SpecError(entry.mark, "technique " + in_quotes(entry.label) + ": " + error.what());
   }
   choose_route(settings, entry, &point);
   try {
@@ -186,6 +240,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
     throw SpecError(section_of(settings, "cluster").mark, error.what());
   }
   point.workload = section_of(settings, "workload");
+  check_workload(point.workload);
   point.seed = seed;
   point.requested = requested_settings(position, entry, seed);
   return point;
@@ -257,6 +312,9 @@ PointResult run_point(const PointSettings& settings, const Workload& workload) {
   } catch (const SpecError& error) {
     result.record.invalid_reasons.push_back(std::string("does not fit: ") + error.what());
     result.record.requests.assign(workload.requests.size(), RequestRecord{});
+  }
+  if (workload.requests.empty()) {
+    result.record.invalid_reasons.push_back("the workload has no requests");
   }
   if (cluster != nullptr) cluster->run();
   result.summary = summarize(workload, result.record);

@@ -18,6 +18,10 @@
 
 namespace servelab {
 
+// Memory that a request takes while a point runs and is written: its workload entry, its record
+// and the columns of the file.
+inline constexpr int kBytesPerRequest = 250;
+
 // Everything that a run depends on, besides the workload: checked and with defaults filled in.
 struct PointSettings {
   ModelConfig model;

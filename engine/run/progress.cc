@@ -38,6 +38,9 @@ double Progress::elapsed_s() const {
 void Progress::point(const PointNews& news) {
   ++done_;
   if (news.outcome != PointOutcome::kCached) ++computed_;
+  if (!news.warning.empty() && !quiet_) {
+    note("servelab: warning: " + spec_id_ + " [" + news.label + "]: " + news.warning);
+  }
   const bool is_bad = news.outcome == PointOutcome::kFailed;
   if (is_bad) {
     note("servelab: error: " + spec_id_ + " [" + news.label + "]: " + news.message);

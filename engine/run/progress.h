@@ -16,6 +16,7 @@ struct PointNews {
   PointOutcome outcome = PointOutcome::kRun;
   std::string status;   // VALID or INVALID
   std::string message;  // why it is INVALID or failed
+  std::string warning;  // about what was found in the cache
   double wall_s = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "engine/run/output_folder.h"
 #include "engine/run/point.h"
 #include "engine/run/progress.h"
+#include "engine/run/spec_check.h"
 
 namespace servelab {
 namespace {
@@ -68,6 +70,7 @@ class SpecRun {
       }
     }
     rows_.resize(tasks_.size());
+    forget_other_spec();
     progress_.emplace(spec.id, tasks_.size(), options.quiet);
   }
 
@@ -83,6 +86,23 @@ class SpecRun {
   }
 
  private:
+  // collected.h5 goes as soon as it is known to tell of other points than this spec's, so that a
+  // run that fails or is killed leaves nothing to be drawn by mistake.
+  void forget_other_spec() {
+    const std::optional<CollectedFacts> old = read_collected(folder_.collected_path());
+    if (!old) return;
+    if (old->spec != spec_.yaml || old->keys.size() != tasks_.size()) {
+      folder_.remove_collected();
+    } else {
+      old_keys_ = old->keys;
+    }
+  }
+  void forget_unless_collected(const std::string& key) {
+    if (old_keys_.empty() || std::binary_search(old_keys_.begin(), old_keys_.end(), key)) return;
+    folder_.remove_collected();
+    old_keys_.clear();
+  }
+
   struct Row {
     CollectedRow collected;
     bool present = false;
@@ -110,7 +130,8 @@ class SpecRun {
       } catch (const SpecError& error) {
         fail(task, &news, error.what(), true);
       } catch (const std::bad_alloc&) {
-        fail(task, &news, "not enough memory; run fewer points at once with -j 1", false);
+        fail(task, &news, too_little_memory(spec_) + ", or run fewer points at once with -j 1",
+             false);
       } catch (const std::exception& error) {
         fail(task, &news, error.what(), false);
       }
@@ -160,6 +181,7 @@ class SpecRun {
       const std::lock_guard lock(mutex_);
       const auto [owner, is_first] = owners_.emplace(row.collected.key, task.row);
       if (!is_first) row.same_as = owner->second;
+      forget_unless_collected(row.collected.key);
     }
     if (row.same_as) {
       news->outcome = PointOutcome::kCached;
@@ -176,12 +198,16 @@ class SpecRun {
                     CollectedRow* row, PointNews* news) {
     const std::string path = folder_.point_path(row->key);
     if (!options_.force) {
-      if (std::optional<StoredPoint> stored = read_point(path, row->key)) {
+      std::string damage;
+      if (std::optional<StoredPoint> stored = read_point(path, row->key, &damage)) {
         row->point = std::move(*stored);
         news->outcome = PointOutcome::kCached;
         news->status = row->point.status;
         news->message = row->point.reasons;
         return;
+      }
+      if (!damage.empty()) {
+        news->warning = path + " is damaged (" + damage + "): the point is computed again";
       }
     }
     const std::shared_ptr<const BuiltWorkload> built = workload_of(task, settings);
@@ -201,7 +227,8 @@ class SpecRun {
     identity.sweep = coordinates_json(spec_.positions[task.position]);
     identity.sources = sources_json(workload);
     identity.context = context_json(result.wall_s);
-    save(path, point_file(identity, workload.workload, result.record, result.summary));
+    save(path, point_file(identity, workload.workload, result.record, result.summary,
+                          &row->point.content_digest));
     row->point.status = result.record.invalid_reasons.empty() ? "VALID" : "INVALID";
     for (const std::string& reason : result.record.invalid_reasons) {
       row->point.reasons += (row->point.reasons.empty() ? "" : "; ") + reason;
@@ -272,7 +299,12 @@ class SpecRun {
       ++(row.collected.point.status == "VALID" ? report_.valid : report_.invalid);
       collected.push_back(row.collected);
     }
-    if (complete) save(folder_.collected_path(), collected_file(header(), collected));
+    if (complete) {
+      save(folder_.collected_path(), collected_file(header(), collected));
+    } else {
+      folder_.remove_collected();
+    }
+    if (!collected.empty()) report_.first_reasons = collected.front().point.reasons;
     report_.points = tasks_.size();
     report_.interrupted = options_.stop != nullptr && options_.stop->load() != 0 && !complete;
     report_.bad_input = report_.failed > 0 && only_input_errors_;
@@ -289,6 +321,7 @@ class SpecRun {
     header.title = spec_.title;
     header.figure = spec_.figure;
     header.spec = spec_.yaml;
+    header.spec_path = path_for_commands(spec_.path);
     header.swept = spec_.swept;
     header.backend = joined([](const Row& row) { return row.backend; });
     header.hardware = joined([](const Row& row) { return row.hardware; });
@@ -323,6 +356,7 @@ class SpecRun {
   std::mutex mutex_;  // guards what follows
   std::vector<Row> rows_;
   std::map<std::string, std::size_t> owners_;  // row that computes a key
+  std::vector<std::string> old_keys_;          // of a collected.h5 that may still be this spec's
   std::optional<Progress> progress_;
   std::optional<std::string> save_error_;
   bool only_input_errors_ = true;
@@ -330,18 +364,6 @@ class SpecRun {
 };
 
 }  // namespace
-
-void check_spec(const Spec& spec, const std::string& data_dir, bool every_workload) {
-  for (const SweepPosition& position : spec.positions) {
-    bool is_built = false;
-    for (const TechniqueEntry& entry : spec.techniques) {
-      const PointSettings settings = resolve_point(spec, position, entry, spec.seeds.front());
-      if (is_built || (!every_workload && &position != &spec.positions.front())) continue;
-      build_point_workload(settings, data_dir);
-      is_built = true;
-    }
-  }
-}
 
 RunReport run_spec(const Spec& spec, const RunOptions& options) {
   SL_CHECK(options.jobs >= 1, "a run has at least one job");

@@ -31,15 +31,12 @@ struct RunReport {
   bool bad_input = false;  // every failure was the spec's or its data's
   double wall_s = 0;
   std::string folder;
-  bool collected = false;  // collected.h5 holds every point
+  bool collected = false;     // collected.h5 holds every point
+  std::string first_reasons;  // why the first point is INVALID, if it is
 };
 
-// Checks everything that can be checked without running: every position with every technique, and
-// the first workload. Throws SpecError.
-void check_spec(const Spec& spec, const std::string& data_dir, bool every_workload);
-
 // Errors of single points are told on stderr and counted. Throws SpecError when nothing can be run,
-// or results cannot be written.
+// or results cannot be written. A collected.h5 of other points than the spec's is removed.
 RunReport run_spec(const Spec& spec, const RunOptions& options);
 
 }  // namespace servelab

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <set>
 
 #include "engine/core/registry.h"
+#include "engine/run/spec_text.h"
 #include "engine/run/sweep.h"
 #include "engine/serve/policy.h"
 
@@ -19,11 +21,6 @@ void require(const ConfigNode& root, const char* key, const char* what) {
   if (node == nullptr || node->is_null()) {
     throw SpecError(root.mark, std::string("a spec needs '") + key + "' (" + what + ")");
   }
-}
-
-std::string text_of(const ConfigNode& node, const std::string& what) {
-  if (!node.is_scalar() || node.scalar.empty()) throw SpecError(node.mark, what + " must be text");
-  return node.scalar;
 }
 
 std::int64_t seed_of(const ConfigNode& node) {
@@ -62,8 +59,8 @@ void check_keys(const ConfigNode& map, const std::string& where,
                 const std::vector<std::string>& known) {
   for (const auto& [key, value] : map.members) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      throw SpecError(value.mark,
-                      "unknown key '" + key + "' in " + where + "; " + suggest(key, known));
+      throw SpecError(value.mark, "unknown key " + in_quotes(key) + " in " + where + "; " +
+                                      suggest(key, known));
     }
   }
 }
@@ -79,11 +76,11 @@ TechniqueEntry technique_of(const ConfigNode& node) {
     if (technique == nullptr) {
       throw SpecError(node.mark, "an entry of 'techniques' needs 'technique' (its name)");
     }
-    entry.technique = text_of(*technique, "'technique'");
+    entry.technique = shown_text(*technique, "'technique'");
     entry.mark = technique->mark;
-    if (const ConfigNode* label = node.find("label")) entry.label = text_of(*label, "'label'");
+    if (const ConfigNode* label = node.find("label")) entry.label = shown_text(*label, "'label'");
     if (const ConfigNode* route = node.find("route")) {
-      entry.route = text_of(*route, "'route'");
+      entry.route = shown_text(*route, "'route'");
       Registry<ClusterPolicy>::instance().make(entry.route, route->mark);
     }
     if (const ConfigNode* params = node.find("with")) entry.params = *params;
@@ -105,8 +102,8 @@ std::vector<TechniqueEntry> techniques_of(const ConfigNode& node) {
   for (const ConfigNode& item : node.items) {
     entries.push_back(technique_of(item));
     if (!labels.insert(entries.back().label).second) {
-      throw SpecError(entries.back().mark, "technique '" + entries.back().label +
-                                               "' is listed twice; give each a 'label' of its own");
+      throw SpecError(entries.back().mark, "technique " + in_quotes(entries.back().label) +
+                                               " is listed twice; give each a 'label' of its own");
     }
   }
   return entries;
@@ -129,9 +126,23 @@ std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+// The binary cannot know which figures analysis/ has: that is for drawing to say.
 std::string figure_of(const ConfigNode* node, const std::string& id) {
   if (node == nullptr || node->is_null()) return id.substr(id.rfind('/') + 1);
-  return node->is_scalar() ? node->scalar : canonical_json(*node);
+  static const std::regex kForm("[a-z0-9_-]+/[a-z0-9_-]+");
+  if (!node->is_scalar() || node->scalar.size() > 200 || !std::regex_match(node->scalar, kForm)) {
+    throw SpecError(node->mark, "'figure' must name a drawing such as dlora/fig10" +
+                                    (node->is_scalar() ? "; got " + in_quotes(node->scalar) : ""));
+  }
+  return node->scalar;
+}
+
+// An unclosed quote runs to the next quote or to the end of the file, over the keys in between.
+void check_title_ends(const ConfigNode& root) {
+  const ConfigNode* title = root.find("title");
+  if (title == nullptr || !title->quoted || root.find("model") != nullptr) return;
+  if (title->scalar.find("model:") == std::string::npos) return;
+  throw SpecError(title->mark, "'title' runs on over the lines after it: its quote is not closed");
 }
 
 }  // namespace
@@ -197,15 +208,18 @@ std::string SweepPosition::text() const {
 Spec load_spec(const std::string& path, const std::string& experiments_dir) {
   const ConfigNode root = parse_yaml_file(path);
   if (!root.is_map()) throw SpecError(SourceMark{path, 1, 1}, "a spec must be a map of settings");
+  const std::string yaml = read_text(path);
+  check_utf8(yaml, path);
+  check_title_ends(root);
   SpecHeader header;
   bind_params(root, "the spec", &header, spec_sections());
-  if (header.title.empty()) throw SpecError(root.find("title")->mark, "'title' must not be empty");
+  shown_text(*root.find("title"), "'title'");
   require(root, "workload", "a map, or a file in base/workload/ without .yaml");
   require(root, "techniques", "a list of names");
 
   Spec spec;
   spec.path = path;
-  spec.yaml = read_text(path);
+  spec.yaml = yaml;
   spec.library = Library::of_spec(path, experiments_dir);
   spec.id = spec.library.spec_id(path);
   spec.title = header.title;

@@ -69,7 +69,7 @@ struct Spec {
   std::string path;
   std::string yaml;  // the file as written
   std::string title;
-  std::string figure;  // the `figure:` key, as text or JSON; else the last part of the id
+  std::string figure;  // the `figure:` key, such as dlora/fig10; else the last part of the id
   Library library{""};
   std::vector<TechniqueEntry> techniques;
   std::vector<std::int64_t> seeds;

@@ -1,6 +1,9 @@
 #include "engine/run/sweep.h"
 
 #include <algorithm>
+#include <set>
+
+#include "engine/run/spec_text.h"
 
 namespace servelab {
 namespace {
@@ -21,22 +24,38 @@ void check_path(const std::string& path, const SourceMark& mark) {
   const std::string head = path.substr(0, path.find('.'));
   const std::vector<std::string>& heads = sweepable();
   if (std::find(heads.begin(), heads.end(), head) == heads.end()) {
-    throw SpecError(mark, "cannot sweep '" + path + "': unknown section '" + head + "'; " +
-                              suggest(head, heads));
+    throw SpecError(mark, "cannot sweep " + in_quotes(path) + ": unknown section " +
+                              in_quotes(head) + "; " + suggest(head, heads));
   }
   const bool is_bad_form = path.back() == '.' || path.find("..") != std::string::npos;
   if (is_bad_form ||
       (head == "with" && (path == "with" || path.find('.', 5) != std::string::npos))) {
-    throw SpecError(mark, "cannot sweep '" + path +
-                              "': expected a path such as workload.arrivals.rate or with.alpha");
+    throw SpecError(mark, "cannot sweep " + in_quotes(path) +
+                              ": expected a path such as workload.arrivals.rate or with.alpha");
+  }
+}
+
+// Equal positions would be drawn over each other and counted as more seeds than there are.
+void check_distinct(const std::vector<ConfigNode>& values, const std::string& what,
+                    const SourceMark& otherwise) {
+  std::set<std::string> seen;
+  for (const ConfigNode& value : values) {
+    if (seen.insert(value_identity(value)).second) continue;
+    throw SpecError(
+        value.mark.line == 0 ? otherwise : value.mark,
+        what + " has " +
+            (value.is_scalar() ? in_quotes(value.scalar) : in_quotes(canonical_json(value))) +
+            " twice");
   }
 }
 
 Axis axis_of(const std::string& path, const ConfigNode& values) {
   check_path(path, values.mark);
   if (!values.is_list() || values.items.empty()) {
-    throw SpecError(values.mark, "sweep of '" + path + "' must be a list of at least one value");
+    throw SpecError(values.mark,
+                    "sweep of " + in_quotes(path) + " must be a list of at least one value");
   }
+  check_distinct(values.items, "the sweep of " + in_quotes(path), values.mark);
   Axis axis;
   for (ConfigNode value : values.items) {
     if (value.mark.line == 0) value.mark = values.mark;
@@ -49,6 +68,7 @@ Axis zip_axis(const ConfigNode& list) {
   if (!list.is_list() || list.items.empty()) {
     throw SpecError(list.mark, "'zip' must be a list of maps, each setting the same paths");
   }
+  check_distinct(list.items, "'zip'", list.mark);
   Axis axis;
   for (const ConfigNode& item : list.items) {
     if (!item.is_map() || item.members.empty()) {

@@ -42,11 +42,13 @@ class Spec:
             status: str = "VALID", datasets: dict[str, Any] | None = None) -> None:
         key = f"k{len(self.columns.get('key', [])):04d}"
         row = {"technique": technique, "seed": seed, "status": status, "key": key,
-               "file": f"points/{key}.h5", **{f"sweep.{k}": v for k, v in sweep.items()},
+               "file": f"points/{key}.h5", "content_digest": f"digest of {key}",
+               **{f"sweep.{k}": v for k, v in sweep.items()},
                **{f"summary.{k}": v for k, v in summary.items()}}
         for name, value in row.items():
             self.columns.setdefault(name, []).append(value)
-        write_point(self.folder / "points" / f"{key}.h5", datasets or {}, {"key": key})
+        write_point(self.folder / "points" / f"{key}.h5", datasets or {},
+                    {"key": key, "content_digest": row["content_digest"]})
 
     def write(self, **attributes: str) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)

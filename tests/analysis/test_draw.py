@@ -1,15 +1,18 @@
 """Draws every figure from synthetic results: whole files, not blank, the same bytes each time."""
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import h5py
 import matplotlib.image
 import numpy as np
 import pytest
 
 from analysis import draw, style
 from analysis.results import Results
-from conftest import MAKERS, fig07, latency_spec
+from conftest import MAKERS, ROOT, Spec, fig07, latency_spec
 
 
 @pytest.mark.parametrize("spec_id", MAKERS)
@@ -79,6 +82,8 @@ def test_figure_attribute_names_the_drawing(results_root):
     latency_spec(results_root, "mine/cpu", ["slora", "dlora"])
     results = Results.load("mine/cpu", results_root)
     assert draw.module_for(results).__name__.endswith("generic")
+    results.attributes["figure"] = "cpu"  # what a run records without `figure`
+    assert draw.module_for(results).__name__.endswith("generic")
     results.attributes["figure"] = "dlora/fig14"
     assert draw.module_for(results).__name__.endswith("dlora_fig14")
 
@@ -91,18 +96,94 @@ def test_short_run_has_fewer_panels(results_root, monkeypatch):
 
 def test_failed_write_leaves_the_old_picture(tmp_path, monkeypatch):
     (tmp_path / "f.pdf").write_bytes(b"old")
-    figure = style.plt.figure()
+    sync = style.os.fsync
+    synced = []
 
-    def half(part, **_):
-        if part.name.endswith(".png.part"):
+    def full(file):
+        synced.append(file)
+        if len(synced) == 2:
             raise OSError(28, "No space left on device")
-        part.write_bytes(b"half")
+        sync(file)
 
-    monkeypatch.setattr(figure, "savefig", half)
+    monkeypatch.setattr(style.os, "fsync", full)
     with pytest.raises(OSError):
-        style.save(figure, tmp_path, "f")
+        style.save(style.plt.figure(), tmp_path, "f")
     assert [path.name for path in tmp_path.iterdir()] == ["f.pdf"]
     assert (tmp_path / "f.pdf").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("part", [".skewness.pdf.part", ".skewness.png.part"])
+def test_full_disk_is_one_line(results_root, capsys, part):
+    MAKERS["mine/skewness"](results_root)
+    (results_root / "mine/skewness" / part).symlink_to("/dev/full")
+    assert draw.main(["--results", str(results_root), "mine/skewness"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    assert "No space left on device" in shown.err
+    assert not list((results_root / "mine/skewness").glob("*.p[dn][fg]"))
+
+
+def test_full_stdout_is_one_line(results_root):
+    MAKERS["mine/skewness"](results_root)
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-m", "analysis.draw", "--results",
+                               str(results_root), "mine/skewness"], cwd=ROOT, text=True,
+                              stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "draw: stdout cannot be written: No space left on device\n"
+
+
+def test_unknown_figure_is_told_with_the_known_ones(results_root, capsys):
+    latency_spec(results_root, "mine/cpu", ["slora", "dlora"]).unlink()
+    spec = Spec(results_root, "mine/cpu")
+    spec.add("slora", 0, {}, {"latency_per_token_mean_s": 1.0})
+    spec.write(figure="dlora/fig1O")
+    assert draw.main(["--results", str(results_root), "mine/cpu"]) == 2
+    line = capsys.readouterr().err
+    assert "there is no figure 'dlora/fig1O'; known: dlora/fig05, dlora/fig06" in line
+
+
+def two_metrics(root: Path, techniques: list[str], statuses: list[str], **more) -> None:
+    """Two seeds of each technique without a sweep: mean 1 and 3, P90 2 and 6."""
+    spec = Spec(root, "mine/plain")
+    for technique, status in zip(techniques, statuses):
+        for seed in (0, 1):
+            spec.add(technique, seed, {}, {"latency_per_token_mean_s": 1.0 + 2 * seed,
+                                           "latency_per_token_p90_s": 2.0 + 4 * seed}, status)
+    spec.write(**more)
+
+
+def test_a_spec_without_a_sweep_is_bars_with_intervals(results_root, monkeypatch):
+    two_metrics(results_root, ["slora", "dlora"], ["VALID", "VALID"])
+    found = []
+    monkeypatch.setattr(style, "save", lambda figure, *_: found.append(figure) or [])
+    draw.draw("mine/plain", results_root)
+    axes = found[0].axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [2.0, 4.0, 2.0, 4.0]
+    assert len(axes.containers) == 4  # bars and error bars of two techniques
+    assert axes.get_legend_handles_labels()[1] == ["S-LoRA", "dLoRA"]
+    style.plt.close(found[0])
+
+
+def test_nothing_valid_is_not_drawn(results_root, capsys):
+    two_metrics(results_root, ["slora"], ["INVALID"])
+    assert draw.main(["--results", str(results_root), "mine/plain"]) == 2
+    shown = capsys.readouterr()
+    assert "no point is VALID; change the spec" in shown.err and shown.err.count("\n") == 1
+    assert not list(results_root.rglob("*.p[dn][fg]"))
+
+
+def test_dollars_are_dollars(results_root, capsys):
+    labels = ["cost $_{$", "$\\frac{$ & $$"]
+    two_metrics(results_root, labels, ["VALID", "VALID"], trace="a $\\b$ trace", model="$m$ $")
+    assert draw.main(["--results", str(results_root), "mine/plain"]) == 0, capsys.readouterr()
+    latency_spec(results_root, "mine/sweep", ["slora", "dlora"], 1)
+    with h5py.File(results_root / "mine/sweep/collected.h5", "a") as file:
+        names = [label + "$_{$" for label in file["columns/technique"].asstr()]
+        del file["columns/technique"]
+        file["columns/technique"] = names
+    assert draw.main(["--results", str(results_root), "mine/sweep"]) == 0, capsys.readouterr()
 
 
 def test_looks_are_distinct():

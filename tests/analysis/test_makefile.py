@@ -29,6 +29,19 @@ def test_unknown_figure_names_the_known_ones_before_building():
     assert "*** no experiments/dlora/fig99.yaml; known: " in shown.stderr
 
 
+def test_every_unknown_figure_is_named():
+    shown = make("figures/dlora/fig99", "figures/dlora/fig98")
+    assert ("*** no experiments/dlora/fig99.yaml experiments/dlora/fig98.yaml; known: "
+            in shown.stderr)
+
+
+def test_smoke_specs_can_be_drawn():
+    shown = make("--dry-run", "figures/smoke/dlora")
+    assert shown.returncode == 0, shown.stderr
+    assert "build/servelab run 'experiments/smoke/dlora.yaml'" in shown.stdout
+    assert "analysis.draw 'smoke/dlora'" in shown.stdout
+
+
 def test_figures_runs_papers_specs_and_neither_base_nor_smoke():
     shown = make("--dry-run", "figures").stdout
     assert "-m analysis.draw" in shown

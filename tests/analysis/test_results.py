@@ -9,7 +9,7 @@ import pytest
 
 from analysis import claims, published
 from analysis.draw import main
-from analysis.errors import ResultsError
+from analysis.errors import ResultsError, command_for
 from analysis.results import Results
 from conftest import MAKERS, Spec, fig05, latency_spec
 
@@ -93,9 +93,23 @@ def fails(capsys, root: Path, spec_id: str) -> str:
     return shown.err
 
 
+def run_again(root: Path, spec_id: str) -> str:
+    return f"run: build/servelab run experiments/{spec_id}.yaml --out {root}\n"
+
+
 def test_absent_results(results_root, capsys):
     line = fails(capsys, results_root, "dlora/fig10")
-    assert "collected.h5: no such file; run: make figures/dlora/fig10" in line
+    assert "collected.h5: no such file; " + run_again(results_root, "dlora/fig10") in line
+
+
+def test_commands_that_make_results():
+    results = Path("results")
+    assert command_for("dlora/fig10", results) == "make figures/dlora/fig10"
+    assert command_for("smoke/dlora", results) == "make figures/smoke/dlora"
+    assert command_for("mine", results) == "build/servelab run SPEC"
+    assert command_for("mine", results, "my spec.yaml") == "build/servelab run 'my spec.yaml'"
+    assert command_for("smoke/dlora", Path("/r"), "experiments/smoke/dlora.yaml") == (
+        "build/servelab run experiments/smoke/dlora.yaml --out /r")
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.99])
@@ -104,24 +118,57 @@ def test_truncated_collected(results_root, capsys, kept):
     path.write_bytes(path.read_bytes()[:int(kept * path.stat().st_size)])
     line = fails(capsys, results_root, "dlora/fig10")
     assert "dlora/fig10/collected.h5: " in line
-    assert line.endswith("; delete it and run: make figures/dlora/fig10\n")
+    assert line.endswith("; " + run_again(results_root, "dlora/fig10"))
 
 
-def test_truncated_point(results_root, capsys):
-    path = fig05(results_root).parent / "points" / "k0003.h5"
-    path.write_bytes(path.read_bytes()[:1000])
-    line = fails(capsys, results_root, "dlora/fig05")
-    assert "points/k0003.h5: truncated; delete it and run: make figures/dlora/fig05" in line
+@pytest.mark.parametrize("kept", [0, 1000])
+@pytest.mark.parametrize("spec_id", ["dlora/fig05", "dlora/fig10"])
+def test_truncated_point(results_root, capsys, spec_id, kept):
+    path = MAKERS[spec_id](results_root).parent / "points" / "k0003.h5"
+    path.write_bytes(path.read_bytes()[:kept])
+    line = fails(capsys, results_root, spec_id)
+    assert "points/k0003.h5: " in line and line.endswith(run_again(results_root, spec_id))
+
+
+def test_another_points_file(results_root, capsys):
+    path = MAKERS["dlora/fig10"](results_root).parent / "points" / "k0003.h5"
+    with h5py.File(path, "a") as file:
+        file.attrs["content_digest"] = "of an earlier run"
+    assert "k0003.h5: is not the point that was collected; run: " in fails(
+        capsys, results_root, "dlora/fig10")
 
 
 def test_absent_point_and_absent_dataset(results_root, capsys):
     path = fig05(results_root).parent / "points" / "k0003.h5"
     with h5py.File(path, "a") as file:
         del file["replicas/lora"]
-    assert "k0003.h5: has no dataset /replicas/lora; delete" in fails(
+    assert "k0003.h5: has no dataset /replicas/lora; run: " in fails(
         capsys, results_root, "dlora/fig05")
     path.unlink()
-    assert "k0003.h5: no such file; run: make" in fails(capsys, results_root, "dlora/fig05")
+    assert "k0003.h5: no such file; run: " in fails(capsys, results_root, "dlora/fig05")
+
+
+def test_datasets_that_the_spec_leaves_out(results_root, capsys):
+    path = MAKERS["dlora/fig06"](results_root).parent / "points" / "k0000.h5"
+    with h5py.File(path, "a") as file:
+        del file["gauges/merge_ratio"]
+    assert "has no dataset /gauges/merge_ratio/time; the figure needs techniques that" in fails(
+        capsys, results_root, "dlora/fig06")
+    with h5py.File(path, "a") as file:
+        del file["series"]
+    assert "; set record.series: true in the spec, then run: " in fails(
+        capsys, results_root, "dlora/fig06")
+
+
+def test_what_the_spec_caused_is_not_answered_with_another_run(results_root, capsys):
+    spec = Spec(results_root, "p/f")
+    for x in (1, 2):
+        for y in (1, 2):
+            spec.add("a", 0, {"x": x, "y": y}, {MEAN: 1.0})
+    spec.write(spec_path="elsewhere/my.yaml")
+    line = fails(capsys, results_root, "p/f")
+    assert ("the spec sweeps x, y; change the spec or its `figure`, then run: "
+            f"build/servelab run elsewhere/my.yaml --out {results_root}\n") in line
 
 
 @pytest.mark.parametrize("column, message", [

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "engine/record/hdf5_reader.h"
@@ -162,7 +164,88 @@ TEST_F(SpecRun, DamagedPointIsComputedAgain) {
   fs::resize_file(victim, fs::file_size(victim) / 2);
   const ProgramResult again = run_program(run(spec, "out"));
   EXPECT_THAT(again.out, HasSubstr("1 run, 3 cached"));
+  EXPECT_THAT(again.err, HasSubstr(victim + " is damaged (it cannot be read): the point is "));
   EXPECT_EQ(test::digests(folder_ / "out"), before);
+  std::string bytes = test::read_file(victim);
+  const std::int64_t stamp = Hdf5Reader(victim).integers("/requests/last_token")[7];
+  const std::size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&stamp), 8));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  test::write_file(victim, bytes);
+  const ProgramResult flipped = run_program(run(spec, "out"));
+  EXPECT_THAT(flipped.out, HasSubstr("1 run, 3 cached"));
+  EXPECT_THAT(flipped.err, HasSubstr("is damaged (its data are not what was written)"));
+  EXPECT_EQ(Hdf5Reader(victim).integers("/requests/last_token")[7], stamp);
+}
+
+TEST_F(SpecRun, OldCollectionDoesNotOutliveItsSpec) {
+  const std::string collected = folder_ / "out/long/collected.h5";
+  ASSERT_EQ(run_program(run(folder_.file("long.yaml", std::string(kHead) +
+                                                          "  requests: 20\ntechniques: [slora]\n"),
+                            "out"))
+                .code,
+            0);
+  ASSERT_TRUE(fs::exists(collected));
+  // Edited, then killed before its first point, interrupted or failed: nothing old to be drawn.
+  Program killed(run(long_spec(), "out"));
+  ASSERT_TRUE(test::wait_for_files(points("out", "long"), 2, ".h5"));
+  killed.signal(SIGKILL);
+  killed.wait();
+  EXPECT_FALSE(fs::exists(collected));
+}
+
+TEST_F(SpecRun, FailedRunLeavesNoOldCollection) {
+  const std::string text = std::string(kHead) + "  requests: 20\ntechniques: [slora]\n" +
+                           "sweep: {workload.adapters.ranks: [[8], [16]]}\n";
+  ASSERT_EQ(run_program(run(folder_.file("some.yaml", text), "out")).code, 0);
+  ASSERT_TRUE(fs::exists(folder_ / "out/some/collected.h5"));
+  std::string edited = text;
+  edited.replace(edited.find("[16]"), 4, "[8.5]");
+  ASSERT_EQ(run_program(run(folder_.file("some.yaml", edited), "out")).code, 2);
+  EXPECT_FALSE(fs::exists(folder_ / "out/some/collected.h5"));
+}
+
+TEST_F(SpecRun, FileThatASpecNamesChangesItsCollectionToo) {
+  const auto shared = [&](const std::string& requests) {
+    folder_.file("shared.yaml", "requests: " + requests +
+                                    "\nadapters: {count: 8, ranks: [8]}\n"
+                                    "arrivals: {process: poisson, rate: 10}\n"
+                                    "lengths: {source: lognormal, prompt: 60, output: 30}\n");
+  };
+  const std::string spec =
+      folder_.file("named.yaml",
+                   "title: t\nmodel: llama-2-7b\nhardware: a800-80g\nworkload: ./shared.yaml\n"
+                   "techniques: [slora, unmerged-only]\nseeds: 12\n");
+  shared("20");
+  ASSERT_EQ(run_program(run(spec, "out")).code, 0);
+  shared("4000");
+  Program killed(run(spec, "out"));
+  ASSERT_TRUE(test::wait_for_files(points("out", "named"), 25, ".h5"));
+  killed.signal(SIGKILL);
+  killed.wait();
+  EXPECT_FALSE(fs::exists(folder_ / "out/named/collected.h5"));
+}
+
+TEST_F(SpecRun, NothingValidIsAFailure) {
+  const std::string spec = short_spec("engine: {memory_fraction: 0.05}\n");
+  for (int i = 0; i < 2; ++i) {  // computed, then cached
+    const ProgramResult result = run_program({"run", spec, "--out", folder_ / "out", "-q"});
+    expect_one_error(result, 1, "short: no point is VALID; the first one: does not fit");
+    EXPECT_EQ(lines_of(result.err), 1u) << result.err;
+  }
+}
+
+TEST_F(SpecRun, FullStdoutIsOneErrorAndCode1) {
+  for (const char* arguments : {"list", "--help", "spec --schema"}) {
+    const std::string command =
+        std::string(SERVELAB_BINARY " ") + arguments + " >/dev/full 2>" + (folder_ / "err");
+    const int status = std::system(command.c_str());
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 1) << arguments;
+    const std::string err = test::read_file(folder_ / "err");
+    EXPECT_EQ(lines_of(err), 1u) << err;
+    EXPECT_THAT(err, HasSubstr("servelab: error: stdout cannot be written"));
+  }
 }
 
 TEST_F(SpecRun, FileThatCannotGrowIsOneError) {
@@ -226,6 +309,12 @@ TEST_F(SpecRun, BadInputIsOneLineAndCode2) {
       {{"run", "smoke/dlora", "--froce"}, "unknown option '--froce'; did you mean '--force'?"},
       {{"run", "smoke/dlora", "-j", "0"}, "-"},
       {{"run", "smoke/dlora", "-j", "many"}, "many"},
+      {{"run", "smoke/dlora", "-j"}, "option '--jobs' needs a value"},
+      {{"run", "smoke/dlora", "--out", ""}, "--out needs a folder"},
+      {{"list", "--experiments", "/nope"}, "/nope: no such folder; mend --experiments"},
+      {{"run", "smoke/dlora", "--experiments", "/nope"}, "/nope: no such folder"},
+      {{"check", "/dev/null"}, "/dev/null is not a regular file"},
+      {{std::string(300, 'x')}, "unknown command '" + std::string(60, 'x') + "...'"},
       {{"run", "smoke/dlora", "--data", "/nonexistent"}, "the data folder does not exist"},
       {{"show", "slroa"}, "did you mean 'slora'?"},
       {{"show", "slora", "dlora"}, "unexpected 'dlora'"},

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -80,6 +81,24 @@ TEST(Hdf5, DigestIsWhatTheHeaderSays) {
   out.text("/context", "not part of it", {"json", "context"});
 }
 
+TEST(Hdf5, ReaderRecomputesTheDigest) {
+  const test::TemporaryFolder folder;
+  Hdf5Writer out("a.h5");
+  const std::vector<std::int32_t> small = {1, 2, 3};
+  const std::vector<std::uint16_t> large(70000, 7);  // compressed, in two chunks
+  const std::vector<double> none;
+  out.dataset<std::int32_t>("/a-b/c", small, {"1", "sorts before /a/b"});
+  out.dataset<std::uint16_t>("/a/b", large, {"1", "b"});
+  out.dataset<double>("/d", none, {"1", "d"});
+  out.texts("/e", {"x", "", "yz"}, {"text", "e"});
+  out.text("/f", "hello", {"text", "f"});
+  const std::string written = out.content_digest();
+  out.text("/context", "not part of it", {"json", "context"});
+  out.external_link("/points/x", "points/x.h5");
+  save_atomically(folder / "a.h5", out.finish());
+  EXPECT_EQ(Hdf5Reader(folder / "a.h5").content_digest(), written);
+}
+
 TEST(Hdf5, DatasetsOutOfOrderAreABug) {
   Hdf5Writer out("a.h5");
   out.text("/b", "x", {"text", "b"});
@@ -139,8 +158,9 @@ TEST(PointFile, HasTheLayoutOfTheReadme) {
   const std::string path = folder / "point.h5";
   save_atomically(path, point_file(identity(), workload, record, summary));
   const Hdf5Reader file(path);
-  for (const char* name : {"key", "spec_id", "technique", "backend", "hardware", "model", "trace",
-                           "status", "reasons", "content_digest", "decision_hash", "build_id"}) {
+  for (const char* name :
+       {"key", "spec_id", "technique", "backend", "hardware", "model", "trace", "status", "reasons",
+        "content_digest", "outcome_digest", "decision_hash", "build_id"}) {
     EXPECT_NO_THROW(file.text_attribute("/", name)) << name;
   }
   EXPECT_EQ(file.int_attribute("/", "schema"), kResultSchema);
@@ -225,16 +245,52 @@ TEST(PointFile, CacheTellsGoodFromBad) {
   const RunRecord record = run_all(workload, "slora");
   const auto bytes = point_file(identity(), workload, record, summarize(workload, record));
   const std::string path = folder / "point.h5";
-  EXPECT_FALSE(read_point(path, identity().key));
+  std::string damage = "not cleared";
+  EXPECT_FALSE(read_point(path, identity().key, &damage));
+  EXPECT_EQ(damage, "");
   save_atomically(path, bytes);
-  const auto point = read_point(path, identity().key);
-  ASSERT_TRUE(point);
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 1; i < 80; ++i) ASSERT_TRUE(read_point(path, identity().key, &damage));
+  const auto point = read_point(path, identity().key, &damage);
+  ASSERT_TRUE(point) << damage;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
   EXPECT_EQ(point->status, "VALID");
   EXPECT_EQ(value_of(point->summary, "requests_total"), 200);
-  EXPECT_FALSE(read_point(path, "another key"));
+  EXPECT_FALSE(read_point(path, "another key", &damage));
+  EXPECT_EQ(damage, "it is another point's file");
   test::write_file(path,
                    std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size() - 100));
-  EXPECT_FALSE(read_point(path, identity().key));
+  EXPECT_FALSE(read_point(path, identity().key, &damage));
+  EXPECT_EQ(damage, "it cannot be read");
+}
+
+// Where `value` stands in the file, as HDF5 stores it.
+template <class T>
+std::size_t place_of(const std::vector<std::byte>& bytes, const T& value) {
+  const auto* wanted = reinterpret_cast<const std::byte*>(&value);
+  return static_cast<std::size_t>(
+      std::search(bytes.begin(), bytes.end(), wanted, wanted + sizeof value) - bytes.begin());
+}
+
+TEST(PointFile, CacheNoticesOneFlippedBit) {
+  const test::TemporaryFolder folder;
+  const Workload workload = test::make_workload({}, 1);
+  const RunRecord record = run_all(workload, "slora");
+  const Summary summary = summarize(workload, record);
+  const auto bytes = point_file(identity(), workload, record, summary);
+  const std::size_t in_data = place_of(bytes, record.requests[150].last_token);
+  const std::size_t in_summary = place_of(bytes, value_of(summary, "latency_mean_s"));
+  std::string damage;
+  for (const auto& [at, expected] :
+       {std::pair(in_data, "its data are not what was written"),
+        std::pair(in_summary, "its summary is not what was written")}) {
+    ASSERT_LT(at, bytes.size());
+    std::vector<std::byte> flipped = bytes;
+    flipped[at] ^= std::byte{1};
+    save_atomically(folder / "point.h5", flipped);
+    EXPECT_FALSE(read_point(folder / "point.h5", identity().key, &damage));
+    EXPECT_EQ(damage, expected);
+  }
 }
 
 TEST(PointFile, MillionRequestsInSeconds) {
@@ -274,6 +330,7 @@ TEST(CollectedFile, ColumnsInSpecOrder) {
   header.spec_id = "a/b";
   header.title = "title";
   header.spec = "title: title\n";
+  header.spec_path = "experiments/a/b.yaml";
   header.swept = {"engine.max_batch", "workload.arrivals.rate", "model"};
   std::vector<CollectedRow> rows(2);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -284,6 +341,7 @@ TEST(CollectedFile, ColumnsInSpecOrder) {
     rows[i].coordinates = {ConfigNode::of(i == 0 ? "8" : "16", false),
                            ConfigNode::of(i == 0 ? "1" : "0.5", false), ConfigNode::of("m")};
     rows[i].point.status = "VALID";
+    rows[i].point.content_digest = "digest" + std::to_string(i);
     rows[i].point.summary = {{"steps", 3.0}};
   }
   rows[1].point.summary.push_back({"extra", 1.0});
@@ -297,7 +355,15 @@ TEST(CollectedFile, ColumnsInSpecOrder) {
   EXPECT_THAT(file.texts("/columns/sweep.model"), ElementsAre("m", "m"));
   EXPECT_TRUE(std::isnan(file.numbers("/columns/summary.extra")[0]));
   EXPECT_THAT(file.texts("/columns/file"), ElementsAre("points/key0.h5", "points/key1.h5"));
+  EXPECT_THAT(file.texts("/columns/content_digest"), ElementsAre("digest0", "digest1"));
   EXPECT_EQ(file.text_attribute("/", "spec"), header.spec);
+  EXPECT_EQ(file.text_attribute("/", "spec_path"), header.spec_path);
+  const auto facts = read_collected(path);
+  ASSERT_TRUE(facts);
+  EXPECT_EQ(facts->spec, header.spec);
+  EXPECT_THAT(facts->keys, ElementsAre("key0", "key1"));
+  EXPECT_FALSE(read_collected(folder / "none.h5"));
+  EXPECT_TRUE(read_collected(folder.file("bad.h5", "no HDF5"))->keys.empty());
 }
 
 }  // namespace

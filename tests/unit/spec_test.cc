@@ -8,7 +8,7 @@
 #include <set>
 
 #include "engine/run/point.h"
-#include "engine/run/runner.h"
+#include "engine/run/spec_check.h"
 #include "tests/support/program.h"
 
 namespace servelab {
@@ -166,7 +166,23 @@ class SpecMistakes : public SpecTest, public ::testing::WithParamInterface<Mista
 
 TEST_P(SpecMistakes, AreToldWithPlaceAndRemedy) {
   const std::string error = error_of(GetParam().text);
-  for (const std::string& part : GetParam().expected) EXPECT_THAT(error, HasSubstr(part));
+  for (std::string part : GetParam().expected) {
+    const bool is_end = part.back() == '$';
+    if (is_end) part.pop_back();
+    EXPECT_THAT(error, HasSubstr(part));
+    EXPECT_TRUE(!is_end || error.ends_with(part)) << error;
+  }
+}
+
+std::string titled(const std::string& title) {
+  return "title: " + title + "\nmodel: llama-2-7b\nhardware: a800-80g\n" + kWorkload + kTail;
+}
+std::string labelled(const std::string& label) {
+  return std::string(kHead) + kWorkload + "techniques: [{technique: slora, label: " + label +
+         "}]\n";
+}
+std::string workload_with(const std::string& line) {
+  return std::string(kHead) + kWorkload + "  " + line + "\n" + kTail;
 }
 
 std::string with(const std::string& tail) { return small() + tail; }
@@ -259,7 +275,67 @@ INSTANTIATE_TEST_SUITE_P(
                 {"case.yaml:10:", "unknown key 'valeu'", "did you mean 'value'?"}},
         Mistake{"not_yaml", "title: [\n", {"case.yaml:", "not valid YAML"}},
         Mistake{"key_twice", with("seeds: 1\nseeds: 2\n"), {"case.yaml:11:1:", "given twice"}},
-        Mistake{"empty_file", "", {"case.yaml:1:1:", "must be a map"}}),
+        Mistake{"empty_file", "", {"case.yaml:1:1:", "must be a map"}},
+        Mistake{"target_twice",
+                with("lora: {targets: [q, k, q]}\n"),
+                {"case.yaml:10:24:", "'targets' has 'q' twice"}},
+        Mistake{"no_targets",
+                with("lora: {targets: []}\n"),
+                {"case.yaml:10:", "'targets' must name at least one layer"}},
+        Mistake{"label_of_two_lines",
+                labelled("\"a\\nb\""),
+                {"case.yaml:9:", "'label' must be one line", "got 'a?b'"}},
+        Mistake{"label_with_escape",
+                labelled("\"\\e[31m\""),
+                {"case.yaml:9:", "'label' must be one line without control characters"}},
+        Mistake{"label_not_utf8", labelled("\"\xC3(\""), {"case.yaml:9:", "UTF-8"}},
+        Mistake{"title_not_utf8", titled("\xFFx"), {"case.yaml:1:", "UTF-8"}},
+        Mistake{
+            "title_of_two_lines", titled("\"a\\tb\""), {"case.yaml:1:1:", "'title' must be one"}},
+        Mistake{"title_without_end",
+                titled("\"half"),
+                {"case.yaml:1:1:", "'title' runs on", "quote is not closed"}},
+        Mistake{"figure_is_a_map",
+                with("figure: {a: b}\n"),
+                {"case.yaml:10:1:", "'figure' must name a drawing such as dlora/fig10"}},
+        Mistake{"figure_is_no_name",
+                with("figure: ../evil\n"),
+                {"case.yaml:10:1:", "'figure' must name a drawing", "got '../evil'"}},
+        Mistake{"value_twice",
+                with("sweep: {engine.max_batch: [1, 2, 1]}\n"),
+                {"case.yaml:10:34:", "the sweep of 'engine.max_batch' has '1' twice"}},
+        Mistake{"value_twice_in_other_words",
+                with("sweep: {workload.arrivals.rate: [1, 1.0]}\n"),
+                {"case.yaml:10:37:", "has '1.0' twice"}},
+        Mistake{"list_twice",
+                with("sweep: {workload.adapters.ranks: [[8, 16], [8.0, 1.6e1]]}\n"),
+                {"case.yaml:10:", "twice"}},
+        Mistake{"zip_twice",
+                with("sweep: {zip: [{engine.max_batch: 2}, {engine.max_batch: 2}]}\n"),
+                {"case.yaml:10:", "'zip' has", "twice"}},
+        Mistake{"too_many_requests",
+                std::string(kHead) + "workload: {requests: 1e9, arrivals: {rate: 1}}\n" + kTail,
+                {"case.yaml:4:12:", "'1e9' would need about 250 GB of memory"}},
+        Mistake{"several_models",
+                workload_with("models: 2"),
+                {"case.yaml:9:3:", "workload.models: the twin runs one model per replica so far"}},
+        Mistake{"too_few_slots",
+                std::string(kHead) + kWorkload +
+                    "techniques: [{technique: dlora, engine: {adapter_slots: 1}}]\n",
+                {"case.yaml:9:", "technique 'dlora': engine.adapter_slots is 1"}},
+        Mistake{"second_document", with("---\ntitle: other\n"), {"case.yaml:1", "second"}},
+        Mistake{"long_text_is_clipped",
+                with("sweep: {" + std::string(500, 'x') + ": [1]}\n"),
+                {"case.yaml:10:9:", "'" + std::string(60, 'x') + "...'"}},
+        Mistake{"model_is_a_folder",
+                head_with("/tmp", "a800-80g"),
+                {"case.yaml:2:1: model: /tmp is a folder"}},
+        Mistake{"hardware_is_a_device",
+                head_with("llama-2-7b", "/dev/null"),
+                {"case.yaml:3:1: hardware: /dev/null is not a regular file"}},
+        Mistake{"looked_for_once",
+                head_with("/nowhere/m.yaml", "a800-80g"),
+                {"does not exist; looked for /nowhere/m.yaml$"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST_F(SpecTest, MissingFileNamesNearestSpec) {
@@ -270,6 +346,35 @@ TEST_F(SpecTest, MissingFileNamesNearestSpec) {
   } catch (const SpecError& error) {
     EXPECT_THAT(error.what(), HasSubstr("no such spec; did you mean 'smoke/dlora'?"));
   }
+}
+
+TEST_F(SpecTest, WhatMayBeWrittenStaysAllowed) {
+  EXPECT_EQ(load(with("figure: dlora/fig10\n")).figure, "dlora/fig10");
+  EXPECT_EQ(load(titled("\"Zw\xC3\xB6lf $ \xF0\x9F\x98\x80\"")).title,
+            "Zw\xC3\xB6lf $ \xF0\x9F\x98\x80");
+  EXPECT_EQ(error_of("---\n" + small()), "");
+  EXPECT_EQ(load(with("sweep: {engine.max_batch: [1, 10, 100]}\n")).positions.size(), 3u);
+  EXPECT_EQ(error_of(workload_with("models: 1")), "");
+}
+
+TEST_F(SpecTest, TooLittleMemoryNamesTheSpecAndTheKey) {
+  Spec spec = load(small());
+  EXPECT_EQ(too_little_memory(spec),
+            "not enough memory for a workload; lower workload.requests (now 20): a request takes "
+            "about 250 bytes");
+}
+
+TEST_F(SpecTest, RunWithoutRequestsIsInvalid) {
+  const Spec spec = load(std::string(kHead) +
+                         "workload:\n  duration_s: 1e-9\n  adapters: {count: 4, ranks: [8]}\n"
+                         "  arrivals: {process: poisson, rate: 1}\n"
+                         "  lengths: {source: fixed, prompt: 16, output: 4}\n" +
+                         kTail);
+  const PointSettings point = resolve_point(spec, spec.positions[0], spec.techniques[0], 0);
+  const BuiltWorkload workload = build_point_workload(point, "");
+  ASSERT_TRUE(workload.workload.requests.empty());
+  EXPECT_THAT(run_point(point, workload.workload).record.invalid_reasons,
+              ElementsAre("the workload has no requests"));
 }
 
 TEST_F(SpecTest, PointThatDoesNotFitIsInvalid) {

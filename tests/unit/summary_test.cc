@@ -60,6 +60,7 @@ TEST(Summary, HandMadeRun) {
   record.requests.push_back(cut);
   record.requests.push_back(refused);
   record.itl.add(100 * kMs, 4);
+  record.itl.add(33'333'333, 3);  // of the request that did not finish
   ReplicaTotals totals;
   totals.steps = 10;
   totals.merged_steps = 4;
@@ -85,7 +86,7 @@ TEST(Summary, HandMadeRun) {
   EXPECT_DOUBLE_EQ(value_of(s, "latency_p90_s"), 0.1 + 0.9 * 0.35);
   EXPECT_DOUBLE_EQ(value_of(s, "ttft_mean_s"), (0.05 + 0.1) / 2);
   EXPECT_DOUBLE_EQ(value_of(s, "tpot_mean_s"), 0.1);
-  EXPECT_DOUBLE_EQ(value_of(s, "itl_mean_s"), 0.1);
+  EXPECT_DOUBLE_EQ(value_of(s, "itl_mean_s"), 0.499999999 / 7);
   EXPECT_NEAR(value_of(s, "itl_p50_s"), 0.1, 0.1 * 0.016);
   EXPECT_DOUBLE_EQ(value_of(s, "queueing_mean_s"), 0.015);
   EXPECT_DOUBLE_EQ(value_of(s, "requests_per_s"), 1);
@@ -115,6 +116,15 @@ TEST(Summary, NothingFinishedIsNan) {
   EXPECT_EQ(value_of(s, "requests_unfinished"), 1);
 }
 
+TEST(Summary, GapsOfHoursKeepTheirPercentiles) {
+  Workload workload;
+  RunRecord record;
+  record.itl.add(3600 * from_seconds(1), 10);
+  const Summary s = summarize(workload, record);
+  EXPECT_NEAR(value_of(s, "itl_p50_s"), 3600, 3600 * 0.016);
+  EXPECT_DOUBLE_EQ(value_of(s, "itl_mean_s"), 3600);
+}
+
 TEST(Summary, AgreesWithANaiveRecomputation) {
   test::WorkloadShape shape;
   shape.requests = 500;
@@ -127,13 +137,15 @@ TEST(Summary, AgreesWithANaiveRecomputation) {
   std::vector<double> latency, gaps;
   double latency_sum = 0, tokens = 0;
   for (std::size_t i = 0; i < record.requests.size(); ++i) {
-    if (record.requests[i].status != RequestStatus::kFinished) continue;
     const auto begin = record.token_times.begin() + record.token_offsets[i];
     const auto end = record.token_times.begin() + record.token_offsets[i + 1];
+    for (auto at = begin; at < end && at + 1 < end; ++at) {
+      gaps.push_back(to_seconds(*(at + 1) - *at));
+    }
+    if (record.requests[i].status != RequestStatus::kFinished) continue;
     latency.push_back(to_seconds(*(end - 1) - workload.requests[i].arrival));
     latency_sum += latency.back();
     tokens += static_cast<double>(end - begin);
-    for (auto at = begin + 1; at < end; ++at) gaps.push_back(to_seconds(*at - *(at - 1)));
   }
   ASSERT_GT(latency.size(), 400u);
   std::sort(latency.begin(), latency.end());

@@ -1,0 +1,48 @@
+#include "engine/run/spec_check.h"
+
+#include <new>
+#include <stdexcept>
+
+#include "engine/run/point.h"
+
+namespace servelab {
+namespace {
+
+// Every position with every technique, and workloads: the first one or all.
+void check_positions(const Spec& spec, const std::string& data_dir, bool every_workload) {
+  for (const SweepPosition& position : spec.positions) {
+    bool is_built = false;
+    for (const TechniqueEntry& entry : spec.techniques) {
+      const PointSettings settings = resolve_point(spec, position, entry, spec.seeds.front());
+      if (is_built || (!every_workload && &position != &spec.positions.front())) continue;
+      build_point_workload(settings, data_dir);
+      is_built = true;
+    }
+  }
+}
+
+}  // namespace
+
+std::string too_little_memory(const Spec& spec) {
+  std::string text = "not enough memory for a workload; lower workload.requests";
+  const ConfigNode* workload = spec.positions.front().settings.find("workload");
+  const ConfigNode* requests = workload != nullptr ? workload->find("requests") : nullptr;
+  if (requests != nullptr && requests->is_scalar()) {
+    text += " (now " + requests->scalar + ")";
+  } else {
+    text += " or workload.duration_s";
+  }
+  return text + ": a request takes about " + std::to_string(kBytesPerRequest) + " bytes";
+}
+
+void check_spec(const Spec& spec, const std::string& data_dir, bool every_workload) {
+  try {
+    check_positions(spec, data_dir, every_workload);
+  } catch (const std::bad_alloc&) {
+    throw SpecError(spec.path + ": " + too_little_memory(spec));
+  } catch (const std::length_error&) {
+    throw SpecError(spec.path + ": " + too_little_memory(spec));
+  }
+}
+
+}  // namespace servelab
