@@ -1,7 +1,9 @@
 """One point file: one technique at one sweep position with one seed (results/README.md)."""
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,10 @@ def open_h5(path: Path, remedy: str) -> h5py.File:
     """Opens for reading; a file that is absent or not readable as HDF5 raises ResultsError."""
     if not path.is_file():
         raise ResultsError(path, "no such file", remedy)
+    content = path.read_bytes() if os.access(path, os.R_OK) else b""
+    body, label, digest = content.rpartition(b"servelab-sha256:")
+    if label and len(digest) == 64 and hashlib.sha256(body).hexdigest().encode() != digest:
+        raise ResultsError(path, "damaged: its checksum does not match", remedy)
     try:
         return h5py.File(path, "r")
     except OSError as error:

@@ -8,12 +8,17 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 
 #include "engine/core/check.h"
+#include "engine/core/digest.h"
 
 namespace servelab {
 namespace {
+
+const std::string kTrailerLabel = "servelab-sha256:";
 
 constexpr const char* kSuffix = ".servelab-tmp";
 
@@ -53,6 +58,25 @@ std::string system_reason(int error_number) {
     default:
       return text + "; check the disk or choose another folder with --out";
   }
+}
+
+std::string checksum_trailer(std::span<const std::byte> bytes) {
+  Sha256 sha;
+  sha.update(bytes.data(), bytes.size());
+  return kTrailerLabel + sha.hex();
+}
+
+bool has_valid_trailer(const std::string& path) {
+  constexpr std::size_t kHexDigits = 64;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  content << file.rdbuf();
+  const std::string text = content.str();
+  const std::size_t trailer = kTrailerLabel.size() + kHexDigits;
+  if (!file || text.size() < trailer) return false;
+  const std::size_t body = text.size() - trailer;
+  return text.compare(body, trailer,
+                      checksum_trailer(std::as_bytes(std::span(text.data(), body)))) == 0;
 }
 
 void save_atomically(const std::string& path, std::span<const std::byte> bytes) {

@@ -12,6 +12,13 @@ namespace servelab {
 // temporary file is gone then, and an earlier file at `path` is untouched.
 void save_atomically(const std::string& path, std::span<const std::byte> bytes);
 
+// A checksum line that is appended to a file's bytes. HDF5 ignores what follows its own end, but
+// may crash on bytes that were damaged: so files are checked before the library opens them.
+std::string checksum_trailer(std::span<const std::byte> bytes);
+
+// Whether the file ends in the right trailer; false too when it cannot be read.
+bool has_valid_trailer(const std::string& path);
+
 // Removes what a killed run left half-written in `folder`; call it under the folder's lock.
 void remove_stale_temporaries(const std::string& folder);
 

@@ -7,6 +7,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/digest.h"
+#include "engine/record/atomic_file.h"
 #include "engine/record/hdf5_handle.h"
 
 namespace servelab {
@@ -91,6 +92,12 @@ Hdf5Reader::Hdf5Reader(std::string path) : state_(std::make_unique<State>()) {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   if (::access(state_->path.c_str(), R_OK) != 0) {
     throw SpecError(state_->path + ": cannot be read; run the spec first");
+  }
+  if (!has_valid_trailer(state_->path)) {
+    throw SpecError(
+        state_->path +
+        ": is not a whole HDF5 file of servelab (truncated or damaged: its checksum does "
+        "not match); delete it and run the spec again");
   }
   state_->file = Hdf5Handle(H5Fopen(state_->path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
   if (!state_->file.valid()) {

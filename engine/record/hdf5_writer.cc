@@ -6,6 +6,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/digest.h"
+#include "engine/record/atomic_file.h"
 #include "engine/record/hdf5_handle.h"
 
 namespace servelab {
@@ -234,6 +235,7 @@ std::vector<std::byte> Hdf5Writer::finish() {
   s.require(size > 0, "the file");
   std::vector<std::byte> image(static_cast<std::size_t>(size));
   s.require(H5Fget_file_image(s.file.get(), image.data(), image.size()) == size, "the file");
+  for (const char c : checksum_trailer(image)) image.push_back(static_cast<std::byte>(c));
   return image;
 }
 

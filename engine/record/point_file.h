@@ -47,15 +47,11 @@ struct StoredPoint {
   Summary summary;             // by name
 };
 
-// The point at `path` when the file is of this schema, has this key, and its datasets and summary
-// are what was written (by their digests); nothing otherwise. `damage` then says what is wrong with
-// a file that is there, and is empty when there is none.
+// The point at `path` when the file is whole (by its checksum), of this schema, and has this key;
+// nothing otherwise. `damage` then says what is wrong with a file that is there, and is empty when
+// there is none.
 std::optional<StoredPoint> read_point(const std::string& path, const std::string& key,
                                       std::string* damage);
-
-// SHA-256 over what the root's attributes and /summary say about a point's outcome: it covers what
-// content_digest does not.
-std::string outcome_digest(const StoredPoint& point);
 
 }  // namespace servelab
 

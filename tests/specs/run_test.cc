@@ -164,7 +164,7 @@ TEST_F(SpecRun, DamagedPointIsComputedAgain) {
   fs::resize_file(victim, fs::file_size(victim) / 2);
   const ProgramResult again = run_program(run(spec, "out"));
   EXPECT_THAT(again.out, HasSubstr("1 run, 3 cached"));
-  EXPECT_THAT(again.err, HasSubstr(victim + " is damaged (it cannot be read): the point is "));
+  EXPECT_THAT(again.err, HasSubstr(victim + " is damaged (its checksum does not match): the point is "));
   EXPECT_EQ(test::digests(folder_ / "out"), before);
   std::string bytes = test::read_file(victim);
   const std::int64_t stamp = Hdf5Reader(victim).integers("/requests/last_token")[7];
@@ -174,7 +174,7 @@ TEST_F(SpecRun, DamagedPointIsComputedAgain) {
   test::write_file(victim, bytes);
   const ProgramResult flipped = run_program(run(spec, "out"));
   EXPECT_THAT(flipped.out, HasSubstr("1 run, 3 cached"));
-  EXPECT_THAT(flipped.err, HasSubstr("is damaged (its data are not what was written)"));
+  EXPECT_THAT(flipped.err, HasSubstr("is damaged (its checksum does not match)"));
   EXPECT_EQ(Hdf5Reader(victim).integers("/requests/last_token")[7], stamp);
 }
 
