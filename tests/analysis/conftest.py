@@ -64,8 +64,10 @@ class Spec:
 
 
 def latency_spec(root: Path, spec_id: str, techniques: list[str], seeds: int = 5,
-                 invalid: tuple[str, int] | None = None) -> Path:
-    """A spec over skewness; `invalid` names a (technique, skewness) whose points are INVALID."""
+                 invalid: tuple[str, int] | None = None,
+                 swept: str = "workload.mapping.skewness") -> Path:
+    """A spec over skewness, or over `swept` with the same values; `invalid` names a (technique,
+    value) whose points are INVALID."""
     spec = Spec(root, spec_id)
     for position, skewness in enumerate(SKEWNESS):
         for technique in techniques:
@@ -74,7 +76,7 @@ def latency_spec(root: Path, spec_id: str, techniques: list[str], seeds: int = 5
                 own = np.random.default_rng([seed, position, *technique.encode()])
                 noise += own.normal(0, 0.02)
                 mean = LATENCY[technique][position] * noise
-                spec.add(technique, seed, {"workload.mapping.skewness": skewness},
+                spec.add(technique, seed, {swept: skewness},
                          {"latency_per_token_mean_s": mean, "latency_per_token_p90_s": 2.2 * mean,
                           "latency_per_token_mean_of_ratios_s": 1.1 * mean},
                          "INVALID" if invalid == (technique, skewness) else "VALID")
@@ -135,6 +137,9 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "dlora/fig07": fig07,
     "dlora/fig10": lambda root: latency_spec(
         root, "dlora/fig10", ["merged-only", "unmerged-only", "dlora", "dlora-artifact"]),
+    "dlora/fig10_load": lambda root: latency_spec(
+        root, "dlora/fig10_load", ["merged-only", "unmerged-only", "dlora"],
+        swept="workload.arrivals.rate"),
     "dlora/fig14": lambda root: latency_spec(root, "dlora/fig14", ["slora", "dlora"]),
     "mine/skewness": lambda root: latency_spec(root, "mine/skewness", ["slora", "dlora"]),
 }
