@@ -200,6 +200,7 @@ StoredPoint write_root(Hdf5Writer* out, const PointIdentity& point, const RunRec
   out->attribute("/", "trace", stored.trace);
   out->attribute("/", "status", stored.status);
   out->attribute("/", "reasons", stored.reasons);
+  out->attribute("/", "notes", point.notes);
   out->attribute("/", "content_digest", stored.content_digest);
   out->attribute("/", "decision_hash", std::string(hash));
   out->attribute("/", "build_id", std::string(build_id()));

@@ -30,6 +30,7 @@ struct PointIdentity {
   std::string sweep;      // JSON
   std::string sources;    // JSON
   std::string context;    // JSON
+  std::string notes;      // what the workload did to requests, such as cutting long ones
 };
 
 // The file's bytes, to be saved with save_atomically. `digest`, when given, receives the content

@@ -227,6 +227,9 @@ class SpecRun {
     identity.sweep = coordinates_json(spec_.positions[task.position]);
     identity.sources = sources_json(workload);
     identity.context = context_json(result.wall_s);
+    for (const std::string& note : workload.notes) {
+      identity.notes += (identity.notes.empty() ? "" : "; ") + note;
+    }
     save(path, point_file(identity, workload.workload, result.record, result.summary,
                           &row->point.content_digest));
     row->point.status = result.record.invalid_reasons.empty() ? "VALID" : "INVALID";

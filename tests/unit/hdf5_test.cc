@@ -159,7 +159,7 @@ TEST(PointFile, HasTheLayoutOfTheReadme) {
   save_atomically(path, point_file(identity(), workload, record, summary));
   const Hdf5Reader file(path);
   for (const char* name : {"key", "spec_id", "technique", "backend", "hardware", "model", "trace",
-                           "status", "reasons", "content_digest", "decision_hash", "build_id"}) {
+                           "status", "reasons", "notes", "content_digest", "decision_hash", "build_id"}) {
     EXPECT_NO_THROW(file.text_attribute("/", name)) << name;
   }
   EXPECT_EQ(file.int_attribute("/", "schema"), kResultSchema);
