@@ -63,6 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
         except ResultsError as error:
             failures.append(str(error))
     try:
+        for path in written:
+            if path.suffix == ".txt":
+                print(path.read_text(encoding="utf-8"))
         if written:
             print(f"Drawn in {options.results.resolve()}:")
             for path in written:

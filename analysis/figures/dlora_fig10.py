@@ -50,5 +50,4 @@ def draw(results: Results, out: Path) -> list[Path]:
     handles = panels[0].get_legend_handles_labels()[0] + [style.published_handle()]
     style.finish(figure, results, handles, columns=5)
     paths = style.save(figure, out, "fig10")
-    print(table, end="")
     return paths + [style.write_text(out, "factors.txt", table)]

@@ -12,5 +12,4 @@ def draw(results: Results, out: Path) -> list[Path]:
     """Average and P90 latency over the rate, and the same factors as Fig. 10."""
     table = claims.factor_table(results, dlora_fig10.CLAIMS, "rate")
     paths = generic.draw(results, out)
-    print(table, end="")
     return paths + [style.write_text(out, "factors.txt", table)]

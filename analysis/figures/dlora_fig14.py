@@ -35,5 +35,4 @@ def draw(results: Results, out: Path) -> list[Path]:
                        loc="left", fontsize=6.8)
     style.finish(figure, results, drawn[0][0].get_legend_handles_labels()[0])
     paths = style.save(figure, out, "fig14")
-    print(table, end="")
     return paths + [style.write_text(out, "factors.txt", table)]

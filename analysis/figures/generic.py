@@ -1,5 +1,5 @@
 """Any spec without a figure module of its own: average and P90 latency over what it sweeps, as bars
-when it sweeps nothing."""
+when it sweeps nothing, and the same numbers as a table."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -50,8 +50,25 @@ def draw_sweep(panels: list[Axes], results: Results) -> None:
         style.scale_y(axes)
 
 
+def table_of(results: Results) -> str:
+    """Mean over seeds and 95 % half width of each metric, a line per technique and sweep value."""
+    swept = results.sweep_columns
+    positions = results.x_values() if swept else [None]
+    lines = [f"{results.spec_id}: mean over seeds +- half of the 95 % interval, s/token",
+             f"{'technique':32} {results.sweep() if swept else '':>38} {'average':>18} {'P90':>18}"]
+    for technique in results.techniques:
+        for position in positions:
+            rows = results.rows(technique, **({results.sweep(): position} if swept else {}))
+            cells = [stats.mean_ci(rows[f"summary.{metric}"].astype(float)) for metric, _ in METRICS]
+            text = [f"{cell.value:9.4g} +-{cell.half_width:7.2g}" for cell in cells]
+            lines.append(f"{technique:32} {'' if position is None else position!s:>38} "
+                         + " ".join(f"{cell:>18}" for cell in text))
+    return "\n".join(lines) + "\n"
+
+
 def draw(results: Results, out: Path) -> list[Path]:
-    """Two panels of curves, or one of bars without a sweep."""
+    """Two panels of curves, or one of bars without a sweep; the numbers in table.txt."""
+    table = table_of(results)
     if results.sweep_columns:
         results.sweep()  # one swept setting, or the reason why not, before anything is drawn
         figure, panels = plt.subplots(1, 2, figsize=(style.TWO_COLUMNS_IN, 2.6))
@@ -62,4 +79,5 @@ def draw(results: Results, out: Path) -> list[Path]:
         draw_bars(panels[0], results)
     style.finish(figure, results, panels[0].get_legend_handles_labels()[0],
                  columns=min(len(results.techniques), 4))
-    return style.save(figure, out, results.spec_id.split("/")[-1])
+    paths = style.save(figure, out, results.spec_id.split("/")[-1])
+    return paths + [style.write_text(out, "table.txt", table)]
