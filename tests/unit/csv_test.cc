@@ -6,13 +6,15 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 
 #include "engine/core/check.h"
+#include "tests/support/error_of.h"
 
 namespace servelab {
 namespace {
+
+using test::error_of;
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -39,14 +41,6 @@ class CsvTest : public ::testing::Test {
     const auto size = std::filesystem::file_size(path);
     std::filesystem::resize_file(path, size - drop_bytes);
     return path;
-  }
-  static std::string error_of(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const SpecError& error) {
-      return error.what();
-    }
-    return "(no error)";
   }
   // Reads the whole file, column 0 as a number and column 1 as a count.
   static void read_all(const std::string& path) {

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "engine/core/digest.h"
 #include "engine/record/atomic_file.h"
@@ -15,23 +14,17 @@
 #include "engine/record/hdf5_reader.h"
 #include "engine/record/hdf5_writer.h"
 #include "engine/record/point_file.h"
+#include "tests/support/error_of.h"
 #include "tests/support/program.h"
 #include "tests/support/test_cluster.h"
 
 namespace servelab {
 namespace {
 
+using test::error_of;
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const SpecError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(Hdf5, WhatIsWrittenComesBack) {
   const test::TemporaryFolder folder;
@@ -158,8 +151,9 @@ TEST(PointFile, HasTheLayoutOfTheReadme) {
   const std::string path = folder / "point.h5";
   save_atomically(path, point_file(identity(), workload, record, summary));
   const Hdf5Reader file(path);
-  for (const char* name : {"key", "spec_id", "technique", "backend", "hardware", "model", "trace",
-                           "status", "reasons", "notes", "content_digest", "decision_hash", "build_id"}) {
+  for (const char* name :
+       {"key", "spec_id", "technique", "backend", "hardware", "model", "trace", "status", "reasons",
+        "notes", "content_digest", "decision_hash", "build_id"}) {
     EXPECT_NO_THROW(file.text_attribute("/", name)) << name;
   }
   EXPECT_EQ(file.int_attribute("/", "schema"), kResultSchema);

@@ -2,17 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "engine/core/check.h"
 #include "engine/workload/request_trace.h"
 #include "engine/workload/workload.h"
+#include "tests/support/error_of.h"
 #include "tests/support/program.h"
 
 namespace servelab {
 namespace {
+
+using test::error_of;
 
 using test::TemporaryFolder;
 using ::testing::AllOf;
@@ -26,15 +28,6 @@ BuiltWorkload build(const std::string& yaml, const std::string& data_dir) {
   context.data_dir = data_dir;
   context.max_context_tokens = 2000;
   return build_workload(parse_yaml(yaml, "spec.yaml"), context);
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const SpecError& error) {
-    return error.what();
-  }
-  return "(no error)";
 }
 
 TEST(ReplayTest, OfAUsersOwnTrace) {

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,21 +17,15 @@
 #include "engine/workload/function_trace.h"
 #include "engine/workload/request_trace.h"
 #include "engine/workload/workload.h"
+#include "tests/support/error_of.h"
 
 namespace servelab {
 namespace {
 
+using test::error_of;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const SpecError& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
 
 BuiltWorkload build(const std::string& yaml, const std::string& data_dir) {
   WorkloadContext context;
