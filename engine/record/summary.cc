@@ -60,13 +60,26 @@ Samples collect(const Workload& workload, const RunRecord& record) {
   return s;
 }
 
+// The rank of the order statistic at or below quantile `q`.
+std::size_t rank_below(const std::vector<double>& values, double q) {
+  return values.empty() ? 0 : static_cast<std::size_t>(q * static_cast<double>(values.size() - 1));
+}
+
 class Builder {
  public:
   void add(const std::string& name, double value) { summary_.push_back({name, value}); }
   void count(const std::string& name, std::int64_t value) { add(name, static_cast<double>(value)); }
   void quantiles(const std::string& name, std::vector<double>* values) {
-    std::sort(values->begin(), values->end());
-    for (const NamedQuantile& at : kQuantiles) {
+    auto sorted_to = values->begin();
+    for (const NamedQuantile& at : kQuantiles) {  // ascending
+      // Only the two order statistics that percentile() reads need be in place.
+      for (std::size_t rank = rank_below(*values, at.q), end = rank + 2; rank < end; ++rank) {
+        if (rank >= values->size()) break;
+        const auto nth = values->begin() + static_cast<std::ptrdiff_t>(rank);
+        if (nth < sorted_to) continue;
+        std::nth_element(sorted_to, nth, values->end());
+        sorted_to = nth + 1;
+      }
       add(name + "_" + at.name + "_s", percentile(*values, at.q));
     }
   }
