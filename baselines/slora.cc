@@ -210,7 +210,7 @@ class SloraPolicy final : public ReplicaPolicy {
 class SloraTechnique final : public Technique {
  public:
   std::string summary() const override {
-    return "unmerged MBGMV, unified paging, memory-bound admission, prefetch";
+    return "unmerged MBGMV, unified paging (no adapter slots), memory-bound admission, prefetch";
   }
   std::string paper() const override { return "S-LoRA (MLSys '24) 4-6"; }
   Capabilities capabilities() const override {
