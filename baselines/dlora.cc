@@ -25,7 +25,7 @@ struct DloraParams {
   std::string kernel = "einsum";
 
   void fields(ParamFields& f) {
-    f.add("alpha", &alpha, "initial threshold |R_merge| / |B_fcfs| above which it merges")
+    f.add("alpha", &alpha, "initial threshold: it merges from |R_merge| / |B_fcfs| = alpha on")
         .range(0, 100);
     f.add(
          "beta", &beta,
