@@ -35,6 +35,19 @@ def published_share_percent() -> tuple[float, float]:
     return 100 * bax[0] / wx[0], 100 * bax[1] / wx[1]
 
 
+def table_of(results: Results) -> str:
+    """The means behind both panels, a line per technique and batch size."""
+    lines = [f"{results.spec_id}: all layers, ms per iteration",
+             f"{'kernel':16} {'batch':>6} {'Wx':>8} {'BAx':>8} {'BAx/Wx %':>9}"]
+    for technique in results.techniques:
+        wx, bax = (results.curve_of(lambda index, part=part: per_step_ms(results, index, part),
+                                    technique) for part in ("dense", "lora"))
+        share = results.curve_of(lambda index: share_percent(results, index), technique)
+        lines += [f"{technique:16} {batch!s:>6} {base:8.3f} {lora:8.3f} {percent:9.1f}"
+                  for batch, base, lora, percent in zip(wx.x, wx.mean, bax.mean, share.mean)]
+    return "\n".join(lines) + "\n"
+
+
 def draw(results: Results, out: Path) -> list[Path]:
     """(a) Wx beside BAx in ms per iteration, (b) BAx / Wx in percent beside the paper's."""
     figure, (times, share) = plt.subplots(1, 2, figsize=(style.TWO_COLUMNS_IN, 2.5))
@@ -73,4 +86,5 @@ def draw(results: Results, out: Path) -> list[Path]:
     handles += [entry for entry in share.get_legend_handles_labels()[0]
                 if entry not in (band, line)] + [band, line]
     style.finish(figure, results, handles, columns=3)
-    return style.save(figure, out, "fig05")
+    return style.save(figure, out, "fig05") + [
+        style.write_text(out, "table.txt", table_of(results))]
