@@ -98,7 +98,7 @@ class DloraPolicy final : public ReplicaPolicy {
     for (const Adapter& adapter : view.adapter_table()) max_rank = std::max(max_rank, adapter.rank);
     for (int i = 0; i < view.limits().max_batch; ++i) {
       shape.add_slice(1, kContext, true);
-      shape.add_lora_rows(1, max_rank);
+      shape.add_lora_rows(1, kContext, max_rank);
       if (static_cast<std::size_t>(i) < view.adapter_table().size()) {
         shape.add_lora_adapter(max_rank);
       }

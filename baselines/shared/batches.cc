@@ -53,7 +53,7 @@ BatchShape BatchShaper::shape_of(const ReplicaView& view, const std::vector<Requ
     shape.add_slice(n, r.context(), n == r.pending());
     if (r.adapter() == kBaseModel) continue;
     const int rank = view.adapter(r.adapter()).rank;
-    shape.add_lora_rows(n, rank);
+    shape.add_lora_rows(n, r.context(), rank);
     if (std::find(seen_.begin(), seen_.end(), r.adapter()) != seen_.end()) continue;
     seen_.push_back(r.adapter());
     shape.add_lora_adapter(rank);

@@ -5,19 +5,42 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/core/ids.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
+#include "engine/serve/kv_pool.h"
 #include "engine/serve/plan.h"
 #include "engine/serve/timeline.h"
 
 namespace servelab {
 
+class ReplicaView;
+
+// What a replica asks of its device when it starts.
+struct ReplicaLayout {
+  std::int64_t kv_blocks = 0;
+  int block_tokens = 0;
+  int max_batch = 0;
+  int max_batch_tokens = 0;
+  bool whole_models = false;  // an adapter is a full copy of the weights
+  bool padded_adapters = false;  // every adapter has a slot as wide as the largest rank
+};
+
+// A request's KV cache on its way between device and host memory.
+struct KvMove {
+  RequestId request{};
+  bool to_host = false;
+  std::int32_t tokens = 0;
+  std::vector<BlockIndex> blocks;  // on the device
+};
+
 // A verified step, ready to run.
 struct StepWork {
   ReplicaId replica{};
   std::uint32_t slot = 0;  // subject of the completion event, with the replica
+  const ReplicaView* view = nullptr;  // of the slices' requests: contexts, adapters, block tables
   std::span<const Slice> slices;
   std::span<const AdapterId> adapters;  // distinct, in order of first use
   BatchShape shape;
@@ -30,15 +53,7 @@ struct StepWork {
   int merge_rank = 0;
   Bytes swap_in = 0;   // KV to bring back from host memory before the step
   Bytes swap_out = 0;  // KV to move out before the step
-};
-
-// Where the time of a finished step went.
-struct StepTiming {
-  TimeNs load_wait = 0;  // held back by loads in progress
-  TimeNs swap = 0;
-  TimeNs switching = 0;
-  StepCost cost;
-  TimeNs busy() const { return swap + switching + cost.total(); }
+  std::span<const KvMove> moves;  // the same, one by one and in the order to carry them out
 };
 
 class Backend {
@@ -49,6 +64,18 @@ class Backend {
   virtual const char* unsupported(const StepPlan& plan) const = 0;
   virtual int max_steps_in_flight() const = 0;
   virtual const CostModel& cost() const = 0;
+
+  // Once per replica, before anything else. Throws SpecError when the device cannot be set up so.
+  virtual void attach(ReplicaId /*replica*/, const ReplicaLayout& /*layout*/) {}
+
+  // Makes an adapter resident before the run starts; returns when it is.
+  virtual void preload(ReplicaId /*replica*/, AdapterId /*adapter*/) {}
+
+  // A resident adapter that no step in flight uses leaves the device.
+  virtual void evict(ReplicaId /*replica*/, AdapterId /*adapter*/) {}
+
+  // The request has finished or was rejected: nothing of it is needed any more.
+  virtual void forget(RequestId /*request*/) {}
 
   // Begins a copy of an adapter (or a whole model) of `bytes` to the device; kLoadDone follows,
   // with subject replica << 32 | adapter.
@@ -70,6 +97,11 @@ constexpr std::uint64_t pack_subject(ReplicaId replica, std::uint32_t low) {
 // outlive it. Loads and swaps of one replica share its host link and queue on it.
 std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* cost,
                                            std::size_t replicas);
+
+// Repeats a recorded run: on a ReplayTimeline steps and loads end when they ended then, with the
+// recorded timings, by order of completion. Everything passed in outlives it.
+std::unique_ptr<Backend> make_replay_backend(Timeline* timeline, const CostModel* cost,
+                                             const std::vector<StepTiming>& timings);
 
 }  // namespace servelab
 

@@ -1,6 +1,7 @@
 #include "engine/serve/cluster.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "engine/serve/replica.h"
 
@@ -67,16 +68,20 @@ void Cluster::run() {
   preload();
   post_next_arrival();
   const TimeNs period = policy_->rebalance_every();
+  timeline_->begin();
   if (period > 0) timeline_->post(timeline_->now() + period, EventKind::kRebalance, 0);
   Event event;
   while (timeline_->next(&event)) {
+    if (record_->options.keep_delivered) {
+      record_->delivered.push_back(DeliveredEvent{event.at, event.kind, event.subject});
+    }
     if (event.at > settings_.stop_at) {
       stopped_ = true;
       break;
     }
     handle(event);
     // A plan sees everything that happens at its instant.
-    if (timeline_->peek() != timeline_->now()) plan_dirty();
+    if (!timeline_->more_now()) plan_dirty();
     if (event.kind != EventKind::kRebalance) record_->end = timeline_->now();
   }
   finish_record();
@@ -114,7 +119,7 @@ void Cluster::handle(const Event& event) {
     case EventKind::kRebalance:
       for (const Migration& migration : policy_->rebalance(view_)) start_migration(migration);
       // Nothing posted and requests left: the run has stalled, and a timer must not hide it.
-      if (done_ < workload_.requests.size() && (timeline_->peek() != kNever || !dirty_.empty())) {
+      if (done_ < workload_.requests.size() && (!timeline_->idle() || !dirty_.empty())) {
         timeline_->post(timeline_->now() + policy_->rebalance_every(), EventKind::kRebalance, 0);
       }
       break;
@@ -131,6 +136,8 @@ void Cluster::post_next_arrival() {
 
 void Cluster::arrive(RequestId id) {
   const RequestView& r = table_[index(id)];
+  record_->arrival_lag_max = std::max(record_->arrival_lag_max,
+                                      timeline_->now() - workload_.requests[index(id)].arrival);
   const RoutedRequest routed{id, r.adapter_, workload_.requests[index(id)].model, r.prompt_tokens_,
                              r.output_limit_};
   const ReplicaId to = policy_->route(routed, view_);
@@ -185,6 +192,14 @@ void Cluster::finish_record() {
     record_->invalid_reasons.push_back(
         std::to_string(workload_.requests.size() - done_) +
         " requests were left when nothing more was scheduled: the policy stalled");
+  }
+  if (record_->arrival_lag_max > settings_.max_arrival_lag) {
+    char text[160];
+    std::snprintf(text, sizeof text,
+                  "the load generator lagged: a request entered %.3f s after its scheduled time "
+                  "(limit %.3f s)",
+                  to_seconds(record_->arrival_lag_max), to_seconds(settings_.max_arrival_lag));
+    record_->invalid_reasons.emplace_back(text);
   }
   for (std::size_t i = 0; i < table_.size(); ++i) {
     RequestRecord& r = record_->requests[i];

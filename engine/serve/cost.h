@@ -30,6 +30,11 @@ struct BatchShape {
   std::int64_t lora_adapters = 0;     // distinct adapters among them
   std::int64_t lora_rank_sum = 0;     // sum of rank over the distinct adapters
   int lora_max_rank = 0;
+  std::int64_t lora_decode_rows = 0;  // of lora_tokens: those of decodes
+  std::int64_t lora_decode_rank = 0;  // sum over decode rows of the adapter's rank
+
+  std::int64_t waiting = 0;          // requests queued at the replica, outside the step
+  std::int64_t served_adapters = 0;  // adapters of the workload
 
   // One slice: `n` new positions after `context` earlier ones; `samples` when it ends in logits.
   void add_slice(std::int64_t n, std::int64_t context, bool samples) {
@@ -45,9 +50,13 @@ struct BatchShape {
       prefill_context += context + n;
     }
   }
-  void add_lora_rows(std::int64_t n, int rank) {
+  void add_lora_rows(std::int64_t n, std::int64_t context, int rank) {
     lora_tokens += n;
     lora_rank_tokens += n * rank;
+    if (n == 1 && context > 0) {
+      ++lora_decode_rows;
+      lora_decode_rank += rank;
+    }
   }
   void add_lora_adapter(int rank) {
     ++lora_adapters;
@@ -64,6 +73,15 @@ struct StepCost {
   TimeNs collective = 0;  // tensor-parallel all-reduce
   TimeNs host = 0;        // per-step CPU work that the device waits for
   TimeNs total() const { return dense + attention + lora + collective + host; }
+};
+
+// Where the time of a finished step went.
+struct StepTiming {
+  TimeNs load_wait = 0;  // held back by loads in progress
+  TimeNs swap = 0;
+  TimeNs switching = 0;
+  StepCost cost;
+  TimeNs busy() const { return swap + switching + cost.total(); }
 };
 
 class CostModel {

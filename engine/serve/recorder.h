@@ -15,6 +15,7 @@
 #include "engine/core/ids.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
+#include "engine/serve/timeline.h"
 
 namespace servelab {
 
@@ -92,6 +93,7 @@ struct ReplicaTotals {
   TimeNs load_wait = 0;  // steps held back by an adapter that was still loading
   TimeNs swap = 0;       // KV moved to or from host memory
   TimeNs busy = 0;       // sum of step durations
+  TimeNs scheduling = 0;  // wall time of planning and bookkeeping, with measure_scheduling
   Bytes loaded_bytes = 0;
   std::int64_t kv_blocks_total = 0;
   std::int64_t kv_blocks_peak = 0;
@@ -139,6 +141,8 @@ struct RecorderOptions {
   bool series = true;
   bool decision_text = false;  // keep the decision log as text, not only its hash
   bool token_times = false;    // keep every token's stamp (large)
+  bool measure_scheduling = false;  // wall clock, so never the same twice
+  bool keep_delivered = false;      // keep events and step timings for a replay
 };
 
 struct RunRecord {
@@ -153,6 +157,9 @@ struct RunRecord {
   std::vector<TimeNs> token_times;          // with token_times: ragged, by request
   std::string decisions;                    // with decision_text: one line per plan
   StreamHash decision_hash;                 // of every plan, always
+  std::vector<DeliveredEvent> delivered;    // with keep_delivered: every event of the run
+  std::vector<StepTiming> step_timings;     // with keep_delivered: by order of kStepDone
+  TimeNs arrival_lag_max = 0;               // a request entered this long after its scheduled time
   TimeNs end = 0;                           // stamp of the last event
   std::int64_t steps = 0;
   std::vector<std::string> invalid_reasons;  // empty: VALID

@@ -1,6 +1,7 @@
 #include "engine/serve/replica.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace servelab {
 namespace {
@@ -8,6 +9,28 @@ namespace {
 constexpr int kMaxPlansWithoutStep = 1000;
 
 }  // namespace
+
+// Adds the wall time of its own life to the replica's scheduling time, where that is measured.
+class Replica::SchedulingWatch {
+ public:
+  explicit SchedulingWatch(Replica* replica) : replica_(replica) {
+    if (replica_->shared_.record->options.measure_scheduling) {
+      since_ = std::chrono::steady_clock::now();
+    }
+  }
+  ~SchedulingWatch() {
+    if (!replica_->shared_.record->options.measure_scheduling) return;
+    replica_->totals_.scheduling += std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now() - since_)
+                                        .count();
+  }
+  SchedulingWatch(const SchedulingWatch&) = delete;
+  SchedulingWatch& operator=(const SchedulingWatch&) = delete;
+
+ private:
+  Replica* replica_;
+  std::chrono::steady_clock::time_point since_;
+};
 
 RejectReason Replica::why_never(const RequestView& r, int limit) const {
   std::int64_t room = kv_->total_blocks();
@@ -48,10 +71,12 @@ void Replica::release(RequestId id) {
 
 void Replica::preload(AdapterId id) {
   adapters_->begin_load(id);
+  shared_.backend->preload(id_, id);
   adapters_->finish_load(id);
 }
 
 void Replica::plan() {
+  const SchedulingWatch watch(this);
   int without_step = 0;
   while (view_.steps_in_flight_ < static_cast<int>(steps_.size())) {
     plan_.clear();
@@ -83,7 +108,7 @@ void Replica::plan() {
   step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending());
   if (r.adapter_ == kBaseModel) return;
   if (adapters_->touch(r.adapter_, step_count_)) use_adapter(r.adapter_, step);
-  step->shape.add_lora_rows(slice.tokens, r.rank_);
+  step->shape.add_lora_rows(slice.tokens, r.context_, r.rank_);
 }
 
 void Replica::apply(StepPlan* plan) {
@@ -101,6 +126,7 @@ void Replica::apply(StepPlan* plan) {
   for (const AdapterId id : plan->evict) {
     SL_CHECK(index(id) < view_.adapter_table_.size(), "I5: evicting an unknown adapter");
     adapters_->evict(id);
+    shared_.backend->evict(id_, id);
     note_event(EventCode::kEvict, static_cast<std::int64_t>(index(id)), 0);
   }
   for (const AdapterId id : plan->load) begin_load(id);
@@ -120,6 +146,8 @@ void Replica::apply(StepPlan* plan) {
   SL_CHECK(step.slices.size() <= static_cast<std::size_t>(view_.limits_.max_batch),
            "I7: the step has more requests than max_batch");
   for (const Slice& slice : step.slices) add_slice(slice, &step);
+  step.shape.waiting = static_cast<std::int64_t>(view_.waiting_.size() + view_.swapped_.size());
+  step.shape.served_adapters = static_cast<std::int64_t>(view_.adapter_table_.size());
   SL_CHECK(step.shape.tokens <= view_.limits_.max_batch_tokens,
            "I7: the step has more tokens than max_batch_tokens");
 
@@ -133,10 +161,13 @@ void Replica::apply(StepPlan* plan) {
   work.exec = form_ == AdapterForm::kWholeModel ? Exec::kMerged : step.exec;
   work.kernel = plan->kernel;
   work.device_share = plan->device_share;
+  work.view = &view_;
   work.swap_in = swap_in_;
   work.swap_out = swap_out_;
+  work.moves = moves_;
   shared_.backend->submit(work);
   swap_in_ = swap_out_ = 0;
+  moves_.clear();
 }
 
 void Replica::use_adapter(AdapterId id, Step* step) {
@@ -184,6 +215,7 @@ void Replica::enter_running(RequestId id, RequestView* r) {
     swap_in_ += r->context_ * kv_per_token_;
     SL_CHECK(kv_->grow(&r->blocks_, kv_->blocks_for(r->context_)),
              "I4: swapping in needs more KV blocks than are free");
+    note_move(id, *r, false);
   }
   r->phase_ = Phase::kRunning;
   view_.running_.push_back(id);
@@ -225,6 +257,7 @@ void Replica::reject(RequestId id, RejectReason reason) {
   record.reject_reason = reason;
   record.generated = r.generated_;
   ++*shared_.done;
+  shared_.backend->forget(id);
   note_event(EventCode::kReject, static_cast<std::int64_t>(index(id)),
              static_cast<double>(static_cast<int>(reason)));
 }
@@ -236,6 +269,9 @@ void Replica::preempt(const Preemption& preemption) {
   SL_CHECK(r.phase_ == Phase::kRunning && !r.in_step_ && record.replica == id_,
            "I9: only a running request outside a step can be preempted");
   view_.running_.erase(std::find(view_.running_.begin(), view_.running_.end(), preemption.request));
+  if (preemption.mode == PreemptMode::kSwap && r.context_ > 0) {
+    note_move(preemption.request, r, true);
+  }
   kv_->release(&r.blocks_);
   if (r.adapter_ != kBaseModel) adapters_->add_user(r.adapter_, -1);
   ++record.preemptions;
@@ -249,6 +285,11 @@ void Replica::preempt(const Preemption& preemption) {
     r.phase_ = Phase::kWaiting;
     view_.waiting_.insert(preemption.request);
   }
+}
+
+void Replica::note_move(RequestId id, const RequestView& r, bool to_host) {
+  const std::span<const BlockIndex> blocks = r.blocks_.blocks();
+  moves_.push_back(KvMove{id, to_host, r.context_, {blocks.begin(), blocks.end()}});
 }
 
 void Replica::begin_load(AdapterId id) {
@@ -283,9 +324,11 @@ void Replica::on_load_done(AdapterId id) {
 }
 
 void Replica::on_step_done(std::uint32_t slot) {
+  const SchedulingWatch watch(this);
   Step& step = steps_[slot];
   SL_CHECK(step.active, "a step ended that never began");
   const StepTiming timing = shared_.backend->collect(id_, slot);
+  if (shared_.record->options.keep_delivered) shared_.record->step_timings.push_back(timing);
   const TimeNs now = shared_.timeline->now();
   const TimeNs started = now - timing.busy();
   finished_.clear();
@@ -342,6 +385,7 @@ void Replica::finish_request(RequestId id, RequestView* r) {
   record.generated = r->generated_;
   finished_.push_back(id);
   ++*shared_.done;
+  shared_.backend->forget(id);
 }
 
 void Replica::finish() {

@@ -80,12 +80,15 @@ class Replica {
     TimeNs since;
   };
 
+  class SchedulingWatch;
+
   RequestView& request(RequestId id) { return (*shared_.table)[index(id)]; }
   RequestRecord& record_of(RequestId id) { return shared_.record->requests[index(id)]; }
   RejectReason why_never(const RequestView& r, int limit) const;  // limit: output tokens
 
   void reject(RequestId id, RejectReason reason);
   void preempt(const Preemption& preemption);
+  void note_move(RequestId id, const RequestView& r, bool to_host);
   void begin_load(AdapterId id);
   void enter_running(RequestId id, RequestView* r);
   void leave(RequestId id, RequestView* r);  // frees memory and queues, whatever the phase
@@ -121,6 +124,7 @@ class Replica {
   std::vector<Loading> loading_;
   Bytes swap_in_ = 0;  // to be charged to the next step
   Bytes swap_out_ = 0;
+  std::vector<KvMove> moves_;  // the same, request by request
 
   SeriesBin bin_;
   TimeNs bin_end_ = 0;

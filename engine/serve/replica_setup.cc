@@ -81,6 +81,15 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const SharedStat
   view_.kv_ = kv_.get();
   view_.adapters_ = adapters_.get();
 
+  ReplicaLayout layout;
+  layout.kv_blocks = split.blocks;
+  layout.block_tokens = settings.engine.block_tokens;
+  layout.max_batch = settings.engine.limits.max_batch;
+  layout.max_batch_tokens = settings.engine.limits.max_batch_tokens;
+  layout.whole_models = form_ == AdapterForm::kWholeModel;
+  layout.padded_adapters = settings.engine.adapter_memory == AdapterMemory::kSlots;
+  shared.backend->attach(id, layout);
+
   steps_.resize(static_cast<std::size_t>(shared.backend->max_steps_in_flight()));
   totals_.kv_blocks_total = split.blocks;
   bin_.replica = id;

@@ -34,6 +34,25 @@ bool VirtualTimeline::next(Event* event) {
   return true;
 }
 
+bool ReplayTimeline::next(Event* event) {
+  if (next_ == events_.size()) return false;
+  const DeliveredEvent& delivered = events_[next_];
+  const auto posted = std::find_if(heap_.begin(), heap_.end(), [&](const Event& e) {
+    return e.kind == delivered.kind && e.subject == delivered.subject;
+  });
+  if (posted == heap_.end()) {
+    throw SpecError("the replay left the recorded run at event " + std::to_string(next_) +
+                    ": what happened there was never asked for");
+  }
+  *event = *posted;
+  heap_.erase(posted);
+  std::make_heap(heap_.begin(), heap_.end(), later);
+  event->at = delivered.at;
+  now_ = delivered.at;
+  ++next_;
+  return true;
+}
+
 RealTimeline::RealTimeline()
     : epoch_ns_(std::chrono::steady_clock::now().time_since_epoch().count()) {}
 
@@ -66,6 +85,16 @@ bool RealTimeline::next(Event* event) {
   event->at = std::max(event->at, now_ + 1);
   now_ = event->at;
   return true;
+}
+
+void RealTimeline::begin() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  epoch_ns_ = std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+bool RealTimeline::idle() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return heap_.empty() && inbox_.empty() && outstanding_ == 0;
 }
 
 void RealTimeline::post_now(EventKind kind, std::uint64_t subject) {

@@ -47,8 +47,17 @@ class Timeline {
   // The next event in order, with now() moved to its stamp; false when none is left.
   virtual bool next(Event* event) = 0;
 
-  // Stamp of the next posted event; kNever when none is posted.
-  TimeNs peek() const { return heap_.empty() ? kNever : heap_.front().at; }
+  // Called once, when the run starts: time counts from here.
+  virtual void begin() {}
+
+  // Wall-clock timelines: the time right now, which runs on between events. now() otherwise.
+  virtual TimeNs elapsed() const { return now_; }
+
+  // True when another event stands at this very instant, so that a plan should wait for it.
+  virtual bool more_now() const { return !heap_.empty() && heap_.front().at == now_; }
+
+  // True when nothing is posted and nothing outside can post any more.
+  virtual bool idle() const { return heap_.empty(); }
 
  protected:
   Event pop();
@@ -64,6 +73,27 @@ class VirtualTimeline final : public Timeline {
   bool next(Event* event) override;
 };
 
+// What a real backend measured and a replay needs: an event as it was delivered and, for the end of
+// a step, where its time went.
+struct DeliveredEvent {
+  TimeNs at = 0;
+  EventKind kind = EventKind::kArrival;
+  std::uint64_t subject = 0;
+};
+
+// Delivers posted events in the order, and at the times, of an earlier run, whatever the times that
+// they were posted for. `events` outlive it. Throws SpecError when the run asks for another course.
+class ReplayTimeline final : public Timeline {
+ public:
+  explicit ReplayTimeline(const std::vector<DeliveredEvent>& events) : events_(events) {}
+  bool next(Event* event) override;
+  bool more_now() const override { return false; }
+
+ private:
+  const std::vector<DeliveredEvent>& events_;
+  std::size_t next_ = 0;
+};
+
 // Waits for the wall clock. Stamps are strictly increasing, so that a run can be replayed in the
 // same order in virtual time. Other threads hand in completions with post_now(); `expect_external`
 // says how many of those are outstanding, so that next() knows whether to wait when nothing is
@@ -72,6 +102,10 @@ class RealTimeline final : public Timeline {
  public:
   RealTimeline();
   bool next(Event* event) override;
+  void begin() override;
+  TimeNs elapsed() const override { return wall(); }
+  bool more_now() const override { return false; }  // stamps are never equal
+  bool idle() const override;
 
   // Any thread: the event happened at this moment.
   void post_now(EventKind kind, std::uint64_t subject);

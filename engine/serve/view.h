@@ -43,6 +43,7 @@ class RequestView {
   Phase phase() const { return phase_; }
   bool in_step() const { return in_step_; }
   int blocks() const { return blocks_.count; }
+  std::span<const BlockIndex> block_table() const { return blocks_.blocks(); }
 
  private:
   friend class Replica;
