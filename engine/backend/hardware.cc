@@ -12,9 +12,9 @@ constexpr double kMaxUs = 1e6;
 constexpr double kMaxRate = 1e15;
 constexpr double kTinyFraction = 1e-3;
 
-// Calls visit(name, constants) for each section of a profile.
+// Calls visit(name, constants) for each section of a roofline profile.
 template <class Visit>
-void for_each_section(HardwareProfile& profile, Visit visit) {
+void for_each_roofline_section(HardwareProfile& profile, Visit visit) {
   visit("gemm", &profile.gemm);
   visit("prefill", &profile.prefill);
   visit("decode", &profile.decode);
@@ -24,10 +24,19 @@ void for_each_section(HardwareProfile& profile, Visit visit) {
   visit("host", &profile.host);
 }
 
+// The same for the sections that the profile's cost model needs.
+template <class Visit>
+void for_each_section(HardwareProfile& profile, Visit visit) {
+  if (profile.cost_model == "roofline") return for_each_roofline_section(profile, visit);
+  visit("fitted", &profile.fitted);
+  if (profile.cost_model == "placement") visit("placement", &profile.placement);
+}
+
 std::vector<std::string> section_names() {
   HardwareProfile profile;
   std::vector<std::string> names;
-  for_each_section(profile, [&](const char* name, auto*) { names.push_back(name); });
+  for_each_roofline_section(profile, [&](const char* name, auto*) { names.push_back(name); });
+  names.insert(names.end(), {"fitted", "placement"});
   return names;
 }
 
@@ -107,7 +116,11 @@ void HostConstants::fields(ParamFields& f) {
 
 void HardwareProfile::fields(ParamFields& f) {
   f.add("name", &name, "the device").required();
-  f.add("generation", &generation, "whose kernels it runs").one_of({"ampere", "hopper"}).required();
+  f.add("generation", &generation, "whose kernels it runs")
+      .one_of({"ampere", "hopper", "cpu"})
+      .required();
+  f.add("cost_model", &cost_model, "whose sections give the time of a step")
+      .one_of({"roofline", "fitted", "placement"});
   f.add("memory_bytes", &memory_bytes, "device memory").range(1e6, 1e15).required();
   f.add("peak_flops", &peak_flops, "dense bf16 FLOP/s").range(1e9, 1e18).required();
   f.add("memory_bytes_per_s", &memory_bytes_per_s, "memory bandwidth").range(1e9, 1e15).required();
@@ -156,6 +169,20 @@ ConfigNode read_profile(const std::string& path, int depth) {
   return merged;
 }
 
+// The roofline knows GPUs' kernels, and tables are checked beyond what each number says.
+void check_generation(const HardwareProfile& profile, const ConfigNode& node) {
+  if (profile.cost_model == "roofline") {
+    if (profile.generation != "cpu") return;
+    throw SpecError(node.find("generation")->mark,
+                    "the roofline has no kernels of generation 'cpu'; such profiles come from "
+                    "servelab calibrate, with cost_model: fitted");
+  }
+  check_fitted(profile.fitted, node.find("fitted")->mark);
+  if (profile.cost_model == "placement") {
+    check_placement(profile.placement, node.find("placement")->mark);
+  }
+}
+
 }  // namespace
 
 HardwareProfile load_hardware_profile(const std::string& path) {
@@ -172,6 +199,7 @@ HardwareProfile load_hardware_profile(const std::string& path) {
     constants->fields(fields);
     require_all(*settings, where, fields);
   });
+  check_generation(profile, node);
   if (profile.source.empty()) {
     throw SpecError(SourceMark{path, 1, 1}, "'source' must say where the numbers come from");
   }

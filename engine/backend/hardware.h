@@ -3,11 +3,15 @@
 // data/fit_hardware.py and engine/backend/op_cost.h says how each constant is used.
 // Times are microseconds and rates are per second, as their names say; a *_fraction is the share of
 // the data sheet's peak that is reached, in (0, 1].
+//
+// `cost_model` says which sections a profile has: roofline needs those from gemm to host, fitted
+// and placement those that `servelab calibrate` writes.
 #ifndef SERVELAB_BACKEND_HARDWARE_H_
 #define SERVELAB_BACKEND_HARDWARE_H_
 
 #include <string>
 
+#include "engine/backend/fitted_constants.h"
 #include "engine/core/params.h"
 #include "engine/core/units.h"
 
@@ -86,7 +90,8 @@ struct HostConstants {
 struct HardwareProfile {
   std::string name;
   std::string generation =
-      "ampere";  // which kernels: FlashAttention 2 and its tiles, or 3 (hopper)
+      "ampere";  // which kernels: FlashAttention 2 and its tiles, or 3 (hopper); cpu
+  std::string cost_model = "roofline";  // roofline, fitted, placement
   std::int64_t memory_bytes = 0;
   double peak_flops = 0;  // dense bf16
   double memory_bytes_per_s = 0;
@@ -104,6 +109,8 @@ struct HardwareProfile {
   ElementwiseConstants elementwise;
   LoraConstants lora;
   HostConstants host;
+  FittedConstants fitted;        // cost_model fitted and placement
+  PlacementConstants placement;  // cost_model placement
 
   void fields(ParamFields& f);  // the top level only
   bool is_hopper() const { return generation == "hopper"; }

@@ -3,6 +3,7 @@
 #ifndef SERVELAB_MODEL_MODEL_CONFIG_H_
 #define SERVELAB_MODEL_MODEL_CONFIG_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,20 @@
 #include "engine/core/units.h"
 
 namespace servelab {
+
+// How rotary frequencies are stretched beyond the context that a model was first trained with.
+struct RopeScaling {
+  std::string type = "none";  // none, linear, llama3
+  double factor = 1;          // linear: positions are divided by it; llama3: slow frequencies are
+  // llama3 only, with w the wavelength of a frequency in positions: unchanged where
+  // w < original_max_position / high_freq_factor, divided by `factor` where
+  // w > original_max_position / low_freq_factor, and a linear blend in 1 / w between the two.
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int original_max_position = 8192;
+
+  bool operator==(const RopeScaling&) const = default;
+};
 
 struct ModelConfig {
   std::string name;
@@ -24,9 +39,14 @@ struct ModelConfig {
   bool qkv_bias = false;
   int max_context_tokens = 4096;
   int bytes_per_weight = 2;
-  std::string source;  // where the numbers come from
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  double rms_norm_eps = 1e-5;
+  std::string weights = "random";  // or a Hugging Face folder
+  std::int64_t weights_seed = 0;   // of random weights
+  std::string source;              // where the numbers come from
 
-  void fields(ParamFields& f);
+  void fields(ParamFields& f);  // rope_scaling's as "rope_scaling.type" and so on
 
   std::int64_t parameters() const;
   Bytes weight_bytes() const { return parameters() * bytes_per_weight; }
@@ -46,7 +66,11 @@ struct LinearShape {
 };
 LinearShape linear_shape(const ModelConfig& model, const std::string& target);
 
-// Reads and checks one file; SpecError with file, line and column on a bad one.
+// Relations between fields that no single field's limits can express. SpecError at `where`.
+void check_model(const ModelConfig& model, const SourceMark& where);
+
+// Reads and checks one file; SpecError with file, line and column on a bad one. A relative
+// `weights` starts at the file's folder.
 ModelConfig load_model_config(const std::string& path);
 
 }  // namespace servelab

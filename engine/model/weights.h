@@ -1,6 +1,6 @@
-// A model's weights, wherever they come from: a Hugging Face folder (memory-mapped safetensors) or a
-// seeded random generator. Tensors come one at a time, row-major, in the type that they are stored
-// in; engines pack them into their own layout.
+// A model's weights, wherever they come from: a Hugging Face folder (memory-mapped safetensors) or
+// a seeded random generator. Tensors come one at a time, row-major, in the type that they are
+// stored in; engines pack them into their own layout.
 #ifndef SERVELAB_MODEL_WEIGHTS_H_
 #define SERVELAB_MODEL_WEIGHTS_H_
 
@@ -17,8 +17,8 @@ namespace servelab {
 // The linear layers of one decoder layer: those that LoRA can adapt.
 enum class LinearLayer : std::uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
 inline constexpr int kLinearLayers = 7;
-inline constexpr std::array<const char*, kLinearLayers> kLinearLayerNames = {"q",    "k",  "v",   "o",
-                                                                             "gate", "up", "down"};
+inline constexpr std::array<const char*, kLinearLayers> kLinearLayerNames = {
+    "q", "k", "v", "o", "gate", "up", "down"};
 
 enum class LayerVector : std::uint8_t { kAttentionNorm, kFfnNorm, kQBias, kKBias, kVBias };
 enum class ModelTensor : std::uint8_t { kEmbedding, kFinalNorm, kLmHead };
@@ -35,8 +35,8 @@ struct Tensor {
 class ModelWeights {
  public:
   virtual ~ModelWeights() = default;
-  virtual Tensor linear(int layer, LinearLayer which) const = 0;   // [out, in]
-  virtual Tensor vector(int layer, LayerVector which) const = 0;   // biases only with qkv_bias
+  virtual Tensor linear(int layer, LinearLayer which) const = 0;  // [out, in]
+  virtual Tensor vector(int layer, LayerVector which) const = 0;  // biases only with qkv_bias
   virtual Tensor tensor(ModelTensor which) const = 0;  // kLmHead is the embedding when tied
   // The type that most of the weights are stored in.
   virtual kernels::DType type() const = 0;
@@ -46,8 +46,8 @@ class ModelWeights {
 // the same on every machine.
 std::unique_ptr<ModelWeights> random_weights(const ModelConfig& model, std::uint64_t seed);
 
-// The weights of a Hugging Face folder. SpecError with the file and the tensor for a missing tensor,
-// a wrong shape or type, a damaged file, or a value that is not finite.
+// The weights of a Hugging Face folder. SpecError with the file and the tensor for a missing
+// tensor, a wrong shape or type, a damaged file, or a value that is not finite.
 std::unique_ptr<ModelWeights> load_hf_weights(const std::string& folder, const ModelConfig& model);
 
 }  // namespace servelab

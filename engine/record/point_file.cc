@@ -25,6 +25,23 @@ std::int32_t or_minus_one(ReplicaId id) {
   return id == kNoReplica ? -1 : static_cast<std::int32_t>(index(id));
 }
 
+constexpr const char* kEventKindNames[] = {"step_done", "load_done", "arrival", "migrated",
+                                           "rebalance"};
+
+// Calls visit(name, description, part) for the parts of a StepTiming in the order of their names;
+// part(timing) is a reference to it.
+template <class Visit>
+void for_each_part(Visit visit) {
+  visit("attention", "attention", [](auto& t) -> auto& { return t.cost.attention; });
+  visit("collective", "collectives", [](auto& t) -> auto& { return t.cost.collective; });
+  visit("dense", "dense layers", [](auto& t) -> auto& { return t.cost.dense; });
+  visit("host", "host work within the step", [](auto& t) -> auto& { return t.cost.host; });
+  visit("load_wait", "held back by a load", [](auto& t) -> auto& { return t.load_wait; });
+  visit("lora", "LoRA beside the weights", [](auto& t) -> auto& { return t.cost.lora; });
+  visit("swap", "moving KV", [](auto& t) -> auto& { return t.swap; });
+  visit("switching", "merging and unmerging", [](auto& t) -> auto& { return t.switching; });
+}
+
 // Writes one column per call from rows 0..count-1; `get` maps a row to its value. Columns of a
 // group are written in the order of their names.
 class Columns {
@@ -111,10 +128,29 @@ void write_replicas(Hdf5Writer* out, const RunRecord& record) {
   count("loads", "1", "adapters copied to the device", &T::loads);
   count("lora", "ns", "time in unmerged LoRA", &T::lora);
   count("merged_steps", "1", "steps in merged execution", &T::merged_steps);
+  count("scheduling", "ns", "wall time of planning and bookkeeping (real backends)",
+        &T::scheduling);
   count("steps", "1", "steps", &T::steps);
   count("swap", "ns", "time moving KV to or from host memory", &T::swap);
   count("switches", "1", "changes of what is merged into the weights", &T::switches);
   count("switching", "ns", "time merging and unmerging", &T::switching);
+}
+
+// What a replay needs: see RunRecord::delivered.
+void write_delivered(Hdf5Writer* out, const RunRecord& record) {
+  const auto& e = record.delivered;
+  Columns events(out, "/delivered", e.size());
+  events.column<std::int64_t>("at", {"ns", "when the event was delivered"},
+                              [&](std::size_t i) { return e[i].at; });
+  events.column<std::uint8_t>(
+      "kind", {"1", "what happened", kEventKindNames}, [&](std::size_t i) { return e[i].kind; });
+  events.column<std::int64_t>("subject", {"1", "request; or replica << 32 | step slot or adapter"},
+                              [&](std::size_t i) { return e[i].subject; });
+  const auto& t = record.step_timings;
+  Columns steps(out, "/step_timings", t.size());
+  for_each_part([&](const char* name, const char* text, auto part) {
+    steps.column<std::int64_t>(name, {"ns", text}, [&](std::size_t i) { return part(t[i]); });
+  });
 }
 
 void write_requests(Hdf5Writer* out, const Workload& workload, const RunRecord& record) {
@@ -186,9 +222,6 @@ StoredPoint write_root(Hdf5Writer* out, const PointIdentity& point, const RunRec
   stored.trace = point.trace;
   stored.content_digest = out->content_digest();
   stored.summary = summary;
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx",
-                static_cast<unsigned long long>(record.decision_hash.value()));
   out->attribute("/", "schema", std::int64_t{kResultSchema});
   out->attribute("/", "key", point.key);
   out->attribute("/", "spec_id", point.spec_id);
@@ -202,7 +235,7 @@ StoredPoint write_root(Hdf5Writer* out, const PointIdentity& point, const RunRec
   out->attribute("/", "reasons", stored.reasons);
   out->attribute("/", "notes", point.notes);
   out->attribute("/", "content_digest", stored.content_digest);
-  out->attribute("/", "decision_hash", std::string(hash));
+  out->attribute("/", "decision_hash", hash_text(record.decision_hash));
   out->attribute("/", "build_id", std::string(build_id()));
   for (const Metric& metric : summary) out->attribute("/summary", metric.name, metric.value);
   return stored;
@@ -218,6 +251,7 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
   if (record.options.decision_text) {
     out.text("/decisions", record.decisions, {"text", "decision log: one line per plan"});
   }
+  if (record.options.keep_delivered) write_delivered(&out, record);
   write_events(&out, record);
   write_gauges(&out, record);
   write_itl(&out, record.itl);
@@ -238,6 +272,32 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
   if (digest != nullptr) *digest = stored.content_digest;
   out.text("/context", point.context, {"json", "machine, program and wall time; not digested"});
   return out.finish();
+}
+
+bool read_delivered(const std::string& path, RunRecord* record, std::string* decision_hash) {
+  const Hdf5Reader file(path);
+  if (!file.has("/delivered/at")) return false;
+  *decision_hash = file.text_attribute("/", "decision_hash");
+  const std::vector<std::int64_t> at = file.integers("/delivered/at");
+  const std::vector<std::int64_t> kind = file.integers("/delivered/kind");
+  const std::vector<std::int64_t> subject = file.integers("/delivered/subject");
+  record->delivered.resize(at.size());
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    record->delivered[i] = {at[i], static_cast<EventKind>(kind.at(i)),
+                            static_cast<std::uint64_t>(subject.at(i))};
+  }
+  for_each_part([&](const char* name, const char*, auto part) {
+    const std::vector<std::int64_t> values = file.integers(std::string("/step_timings/") + name);
+    record->step_timings.resize(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) part(record->step_timings[i]) = values[i];
+  });
+  return true;
+}
+
+std::string hash_text(const StreamHash& hash) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash.value()));
+  return text;
 }
 
 std::optional<StoredPoint> read_point(const std::string& path, const std::string& key,

@@ -39,6 +39,13 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
                                   const RunRecord& record, const Summary& summary,
                                   std::string* digest = nullptr);
 
+// What a replay of a real run needs: its events, step timings and decision hash. False for a run in
+// virtual time, which keeps none. Throws SpecError for a damaged file.
+bool read_delivered(const std::string& path, RunRecord* record, std::string* decision_hash);
+
+// As files hold it: 16 hexadecimal digits.
+std::string hash_text(const StreamHash& hash);
+
 // What collected.h5 and progress need of a point that is on disk.
 struct StoredPoint {
   std::string status;  // VALID or INVALID

@@ -126,6 +126,7 @@ void add_replica_times(const RunRecord& record, Builder* out) {
     t.load_wait += r.load_wait;
     t.swap += r.swap;
     t.busy += r.busy;
+    t.scheduling += r.scheduling;
   }
   const auto steps = static_cast<double>(t.steps);
   const TimeNs base = t.dense + t.attention + t.collective + t.host;
@@ -142,10 +143,12 @@ void add_replica_times(const RunRecord& record, Builder* out) {
                                                   {"switching", t.switching},
                                                   {"load_wait", t.load_wait},
                                                   {"swap", t.swap},
-                                                  {"busy", t.busy}};
+                                                  {"busy", t.busy},
+                                                  {"scheduling", t.scheduling}};
   for (const auto& [name, time] : times) {
     out->add(std::string(name) + "_time_s", to_seconds(time));
   }
+  out->add("arrival_lag_max_s", to_seconds(record.arrival_lag_max));
   out->add("base_time_per_step_s", ratio(to_seconds(base), steps));
   out->add("dense_time_per_step_s", ratio(to_seconds(t.dense), steps));
   out->add("lora_time_per_step_s", ratio(to_seconds(t.lora), steps));

@@ -38,9 +38,11 @@ using Summary = std::vector<Metric>;
 //   requests_per_s, output_tokens_per_s  |F| / T, tokens produced / T
 //   total_tokens_per_s                   (tokens produced + prompts that were prefilled) / T
 //   steps, merged_step_share, switches, adapter_loads, preemptions
-//   {base,dense,attention,lora,collective,host,switching,load_wait,swap,busy}_time_s
+//   {base,dense,attention,lora,collective,host,switching,load_wait,swap,busy,scheduling}_time_s
 //                                        summed over replicas; base = dense + attention +
-//                                        collective + host; busy leaves load_wait out
+//                                        collective + host; busy leaves load_wait and scheduling
+//                                        out; scheduling: wall time, real backends only
+//   arrival_lag_max_s                    longest time from a scheduled arrival to its entry
 //   {base,dense,lora}_time_per_step_s
 Summary summarize(const Workload& workload, const RunRecord& record);
 

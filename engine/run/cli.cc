@@ -19,8 +19,11 @@
 
 #include "engine/core/check.h"
 #include "engine/record/context.h"
+#include "engine/run/adapters_cli.h"
+#include "engine/run/generate.h"
 #include "engine/run/library.h"
 #include "engine/run/listing.h"
+#include "engine/run/replay.h"
 #include "engine/run/runner.h"
 #include "engine/run/spec.h"
 #include "engine/run/spec_check.h"
@@ -60,6 +63,8 @@ struct Arguments {
   std::string experiments = "experiments";
   std::string data;
   RunOptions run;
+  GenerateOptions generate;
+  AdaptersArguments adapters;
   bool schema = false;
 };
 
@@ -147,6 +152,22 @@ int run_command(Arguments& arguments) {
   return code;
 }
 
+int replay_command(const Arguments& arguments) {
+  int code = kOk;
+  for (const Spec& spec : load_specs(arguments)) {
+    const ReplayReport report =
+        replay_spec(spec, arguments.run.out, data_dir(arguments.data));
+    if (report.replayed == 0) {
+      code = error(spec.id + ": has no point on a real backend; nothing to replay", kBadInput);
+    } else if (report.diverged > 0 || report.missing > 0) {
+      code = error(fmt::format("{}: {} of {} points diverged, {} were not run", spec.id,
+                               report.diverged, report.replayed, report.missing),
+                   kFailed);
+    }
+  }
+  return code;
+}
+
 int check_command(const Arguments& arguments) {
   const std::string data = data_dir(arguments.data);
   int code = kOk;
@@ -216,12 +237,38 @@ void add_common(CLI::App* command, Arguments* arguments, bool takes_data) {
 
 struct Commands {
   CLI::App* run;
+  CLI::App* replay;
+  CLI::App* generate;
+  CLI::App* adapters;
   CLI::App* check;
   CLI::App* list;
   CLI::App* show;
   CLI::App* spec;
   CLI::App* version;
 };
+
+void declare_generate(CLI::App* app, Arguments* arguments, Commands* c) {
+  GenerateOptions& g = arguments->generate;
+  c->generate = app->add_subcommand("generate", "token ids in, token ids out, on the CPU engine");
+  add_common(c->generate, arguments, false);
+  c->generate->add_option("--model", g.model, "a name in base/model/, or a Hugging Face folder")
+      ->required();
+  c->generate->add_option("--adapter", g.adapter, "a PEFT folder");
+  c->generate->add_option("--tokens", g.tokens, "the prompt's ids, such as 1,15,7")->required();
+  c->generate->add_option("--max-tokens", g.max_tokens, "tokens to generate")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  c->generate->add_option("--dtype", g.dtype, "auto, bf16 or f32")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+      ->capture_default_str();
+  c->generate->add_option("--threads", g.threads, "0: all processors")->check(CLI::Range(0, 1024));
+  c->generate->add_flag("--merged", g.merged, "fold the adapter into the weights first");
+  c->generate->add_option("--temperature", g.sampling.temperature, "0: greedy")
+      ->check(CLI::Range(0.0, 100.0));
+  c->generate->add_option("--top-p", g.sampling.top_p, "nucleus mass")
+      ->check(CLI::Range(1e-6, 1.0));
+  c->generate->add_option("--seed", g.sampling.seed, "of sampling");
+}
 
 Commands declare(CLI::App* app, Arguments* arguments) {
   Commands c{};
@@ -234,6 +281,13 @@ Commands declare(CLI::App* app, Arguments* arguments) {
   c.run->add_option("--out", arguments->run.out, "where results go")->capture_default_str();
   c.run->add_flag("--force", arguments->run.force, "compute points again that are there");
   c.run->add_flag("-q,--quiet", arguments->run.quiet, "print errors only");
+  c.replay = app->add_subcommand(
+      "replay", "run points of a real backend again from their stamps; compare decisions");
+  add_common(c.replay, arguments, true);
+  c.replay->add_option("SPEC", arguments->specs, "spec files or ids")->required();
+  c.replay->add_option("--out", arguments->run.out, "where results are")->capture_default_str();
+  declare_generate(app, arguments, &c);
+  c.adapters = declare_adapters(app, &arguments->adapters);
   c.check = app->add_subcommand("check", "check specs without running them");
   add_common(c.check, arguments, true);
   c.check->add_option("SPEC", arguments->specs, "spec files or ids")->required();
@@ -280,8 +334,13 @@ int check_stdout(int code) {
 int dispatch(const Commands& c, Arguments& arguments) {
   if (c.run->parsed()) return run_command(arguments);
   if (c.check->parsed()) return check_command(arguments);
+  if (c.replay->parsed()) return replay_command(arguments);
+  if (c.adapters->parsed()) return adapters_command(arguments.adapters);
   if (c.list->parsed()) {
     fmt::print("{}", list_text(Library(arguments.experiments)));
+  } else if (c.generate->parsed()) {
+    arguments.generate.experiments = arguments.experiments;
+    fmt::print("{}\n", generate_text(arguments.generate));
   } else if (c.show->parsed()) {
     fmt::print("{}", technique_text(arguments.technique));
   } else if (c.spec->parsed()) {

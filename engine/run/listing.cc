@@ -31,6 +31,7 @@ void for_each_section(const std::function<void(const std::string&, const ParamFi
   section("cluster", ClusterSection{});
   section("lora", LoraSection{});
   section("engine", EngineSettings{});
+  section("runtime", RuntimeSection{});
   section("workload", WorkloadBounds{});
   section("workload.adapters", AdapterSettings{});
   section("workload.arrivals", ArrivalSettings{});

@@ -5,12 +5,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 #include <utility>
 
 #include "engine/backend/cost_model.h"
+#include "engine/backend/make_cost_model.h"
 #include "engine/core/digest.h"
+#include "engine/model/adapter_registry.h"
+#include "engine/model/hf_model.h"
 #include "engine/record/build_id.h"
+#include "engine/run/cpu_run.h"
 #include "engine/run/spec_text.h"
 #include "engine/serve/backend.h"
 
@@ -42,6 +47,22 @@ std::string named_file(const SweepPosition& position, const Library& library, co
   return library.find(key, node->scalar, node->mark);
 }
 
+// A file of base/model/, or a Hugging Face folder with its weights.
+ModelConfig named_model(const SweepPosition& position, const Library& library) {
+  const ConfigNode* node = position.settings.find("model");
+  if (node != nullptr && node->is_scalar()) {
+    std::error_code ignored;
+    const auto beside =
+        std::filesystem::path(node->mark.file).parent_path() / node->scalar;
+    for (const std::filesystem::path& path : {beside, std::filesystem::path(node->scalar)}) {
+      if (std::filesystem::exists(path / "config.json", ignored)) {
+        return load_hf_config(path.string());
+      }
+    }
+  }
+  return load_model_config(named_file(position, library, "model"));
+}
+
 void check_backend(const ConfigNode& settings, PointSettings* point) {
   const ConfigNode* node = settings.find("backend");
   if (node == nullptr) return;
@@ -51,9 +72,9 @@ void check_backend(const ConfigNode& settings, PointSettings* point) {
   for (const ParamField& field : fields.all()) {
     if (field.name() == "backend") field.assign(*node);
   }
-  if (header.backend != "twin") {
-    throw SpecError(node->mark, "backend '" + header.backend +
-                                    "' is not built into this servelab yet; use backend: twin");
+  if (header.backend == "cuda") {
+    throw SpecError(node->mark, "backend 'cuda' is not built into this servelab yet; use backend: "
+                                "twin or backend: cpu");
   }
   point->backend = header.backend;
 }
@@ -165,6 +186,27 @@ std::vector<std::unique_ptr<ReplicaPolicy>> make_replica_policies(const PointSet
   return policies;
 }
 
+// The CPU engine merges into a copy of the matrices that hold the targets: q, k and v lie in one,
+// gate and up in another.
+Bytes merge_copy_bytes(const ModelConfig& model, const std::vector<std::string>& targets) {
+  std::set<std::string> matrices;
+  for (const std::string& target : targets) {
+    if (target == "q" || target == "k" || target == "v") {
+      matrices.insert({"q", "k", "v"});
+    } else if (target == "gate" || target == "up") {
+      matrices.insert({"gate", "up"});
+    } else {
+      matrices.insert(target);
+    }
+  }
+  Bytes bytes = 0;
+  for (const std::string& matrix : matrices) {
+    const LinearShape shape = linear_shape(model, matrix);
+    bytes += Bytes{shape.out} * shape.in * model.bytes_per_weight * model.layers;
+  }
+  return bytes;
+}
+
 ClusterSettings cluster_settings(const PointSettings& settings) {
   ClusterSettings cluster;
   cluster.replicas = settings.cluster.replicas;
@@ -181,16 +223,43 @@ ClusterSettings cluster_settings(const PointSettings& settings) {
   cluster.reveal_output_length = settings.technique->capabilities().knows_output_length;
   if (settings.cluster.stop_at_s > 0) cluster.stop_at = from_seconds(settings.cluster.stop_at_s);
   cluster.migration_delay = from_seconds(settings.cluster.migration_delay_s);
+  cluster.max_arrival_lag = from_seconds(settings.runtime.max_arrival_lag_s);
+  if (is_real(settings.backend) && settings.technique->capabilities().merges) {
+    cluster.memory.activations += merge_copy_bytes(settings.model, settings.lora.targets);
+  }
   return cluster;
 }
 
-RecorderOptions recorder_options(const RecordSection& record) {
+RecorderOptions recorder_options(const PointSettings& settings) {
+  const RecordSection& record = settings.record;
   RecorderOptions options;
   options.bin = std::max<TimeNs>(1, from_seconds(record.series_bin_s));
   options.series = record.series;
   options.decision_text = record.decisions;
   options.token_times = record.token_times;
+  options.measure_scheduling = options.keep_delivered = is_real(settings.backend);
   return options;
+}
+
+std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings) {
+  return make_cost_model(settings.model, settings.hardware, settings.cluster.tensor_parallel,
+                         settings.lora.targets);
+}
+
+void run_cluster(const PointSettings& settings, const Workload& workload, Backend* backend,
+                 Timeline* timeline, RunRecord* record) {
+  std::unique_ptr<Cluster> cluster;
+  try {
+    cluster = std::make_unique<Cluster>(cluster_settings(settings), workload,
+                                        make_replica_policies(settings),
+                                        Registry<ClusterPolicy>::instance().make(settings.route),
+                                        backend, timeline, record);
+  } catch (const SpecError& error) {
+    record->invalid_reasons.push_back(std::string("does not fit: ") + error.what());
+    record->requests.assign(workload.requests.size(), RequestRecord{});
+    return;
+  }
+  cluster->run();
 }
 
 ConfigNode sources_node(const BuiltWorkload& workload) {
@@ -214,12 +283,17 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   const ConfigNode& settings = position.settings;
   PointSettings point;
   check_backend(settings, &point);
-  point.model = load_model_config(named_file(position, spec.library, "model"));
+  point.model = named_model(position, spec.library);
   point.hardware = load_hardware_profile(named_file(position, spec.library, "hardware"));
   bind_section(settings, "cluster", &point.cluster);
   bind_section(settings, "lora", &point.lora);
   check_targets(settings, point.lora);
   bind_section(settings, "record", &point.record);
+  bind_section(settings, "runtime", &point.runtime);
+  if (is_real(point.backend) || settings.find("runtime") != nullptr) {
+    point.model.bytes_per_weight =
+        static_cast<int>(kernels::bytes_of(element_type(point.runtime, point.model)));
+  }
   bind_section(settings, "engine", &point.engine);
   check_swept_params(spec, position);
   bind_technique(position, entry, &point);
@@ -234,8 +308,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   }
   choose_route(settings, entry, &point);
   try {
-    RooflineCostModel(point.model, point.hardware, point.cluster.tensor_parallel,
-                      point.lora.targets);
+    point_cost_model(point);
   } catch (const SpecError& error) {
     throw SpecError(section_of(settings, "cluster").mark, error.what());
   }
@@ -246,6 +319,28 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   return point;
 }
 
+namespace {
+
+// The workload's adapters become the registered ones, by name: their names, ranks and sizes.
+void use_registered_adapters(const std::string& registry, const WorkloadContext& context,
+                             Workload* workload) {
+  const std::vector<RegisteredAdapter> registered = AdapterRegistry(registry).list();
+  if (registered.size() < workload->adapters.size()) {
+    throw SpecError(fmt::format(
+        "{}: holds {} adapters, but the workload uses {}; register more with `servelab adapters "
+        "add`, or lower workload.adapters.count",
+        registry, registered.size(), workload->adapters.size()));
+  }
+  for (std::size_t i = 0; i < workload->adapters.size(); ++i) {
+    Adapter& adapter = workload->adapters[i];
+    adapter.name = registered[i].name;
+    adapter.rank = registered[i].rank;
+    adapter.bytes = context.adapter_bytes(adapter.rank);
+  }
+}
+
+}  // namespace
+
 BuiltWorkload build_point_workload(const PointSettings& settings, const std::string& data_dir) {
   WorkloadContext context;
   context.seed = static_cast<std::uint64_t>(settings.seed);
@@ -255,7 +350,11 @@ BuiltWorkload build_point_workload(const PointSettings& settings, const std::str
     return adapter_bytes_per_device(settings.model, settings.cluster.tensor_parallel, rank,
                                     settings.lora.targets);
   };
-  return build_workload(settings.workload, context);
+  BuiltWorkload built = build_workload(settings.workload, context);
+  if (!settings.runtime.registry.empty()) {
+    use_registered_adapters(settings.runtime.registry, context, &built.workload);
+  }
+  return built;
 }
 
 ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload& workload) {
@@ -278,6 +377,7 @@ ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload
   node.set("cluster", std::move(cluster));
   node.set("lora", effective_params(&copy.lora));
   node.set("engine", std::move(engine));
+  node.set("runtime", effective_params(&copy.runtime));
   node.set("workload", workload.effective);
   node.set("record", effective_params(&copy.record));
   node.set("technique", std::move(technique));
@@ -294,33 +394,41 @@ std::string point_key(const ConfigNode& effective, const BuiltWorkload& workload
   return sha256_hex(canonical_json(node)).substr(0, 16);
 }
 
+bool is_real(const std::string& backend) { return backend != "twin"; }
+
 PointResult run_point(const PointSettings& settings, const Workload& workload) {
   const auto started = std::chrono::steady_clock::now();
   PointResult result;
-  result.record.options = recorder_options(settings.record);
-  const RooflineCostModel cost(settings.model, settings.hardware, settings.cluster.tensor_parallel,
-                               settings.lora.targets);
-  VirtualTimeline timeline;
-  const auto backend =
-      make_twin_backend(&timeline, &cost, static_cast<std::size_t>(settings.cluster.replicas));
-  std::unique_ptr<Cluster> cluster;
-  try {
-    cluster = std::make_unique<Cluster>(cluster_settings(settings), workload,
-                                        make_replica_policies(settings),
-                                        Registry<ClusterPolicy>::instance().make(settings.route),
-                                        backend.get(), &timeline, &result.record);
-  } catch (const SpecError& error) {
-    result.record.invalid_reasons.push_back(std::string("does not fit: ") + error.what());
-    result.record.requests.assign(workload.requests.size(), RequestRecord{});
-  }
+  result.record.options = recorder_options(settings);
   if (workload.requests.empty()) {
     result.record.invalid_reasons.push_back("the workload has no requests");
   }
-  if (cluster != nullptr) cluster->run();
+  const auto cost = point_cost_model(settings);
+  if (is_real(settings.backend)) {
+    const CpuRun run = open_cpu_run(settings, workload, cost.get());
+    run_cluster(settings, workload, run.backend.get(), run.timeline.get(), &result.record);
+  } else {
+    VirtualTimeline timeline;
+    const auto backend = make_twin_backend(&timeline, cost.get(),
+                                           static_cast<std::size_t>(settings.cluster.replicas));
+    run_cluster(settings, workload, backend.get(), &timeline, &result.record);
+  }
   result.summary = summarize(workload, result.record);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
   result.wall_s = wall.count();
   return result;
+}
+
+RunRecord replay_point(const PointSettings& settings, const Workload& workload,
+                       const RunRecord& original) {
+  RunRecord record;
+  record.options = recorder_options(settings);
+  record.options.measure_scheduling = record.options.keep_delivered = false;
+  const auto cost = point_cost_model(settings);
+  ReplayTimeline timeline(original.delivered);
+  const auto backend = make_replay_backend(&timeline, cost.get(), original.step_timings);
+  run_cluster(settings, workload, backend.get(), &timeline, &record);
+  return record;
 }
 
 std::string sources_json(const BuiltWorkload& workload) {

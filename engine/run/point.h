@@ -30,6 +30,7 @@ struct PointSettings {
   ClusterSection cluster;
   LoraSection lora;
   RecordSection record;
+  RuntimeSection runtime;
   EngineSettings engine;  // after the technique's wishes and its entry's overrides
   std::string technique_id;
   std::shared_ptr<const Technique> technique;  // with its parameters
@@ -60,9 +61,17 @@ struct PointResult {
   double wall_s = 0;
 };
 
+// Whether a backend really computes, in wall-clock time: its points run one at a time.
+bool is_real(const std::string& backend);
+
 // Runs a point on its backend. A model and adapters that do not fit the device make an INVALID
 // record, as such points belong to some figures. Throws InvariantError for a broken technique.
 PointResult run_point(const PointSettings& settings, const Workload& workload);
+
+// Runs the point again in virtual time, its events delivered when `original` says (from a run on a
+// real backend). Throws SpecError where the run cannot follow them.
+RunRecord replay_point(const PointSettings& settings, const Workload& workload,
+                       const RunRecord& original);
 
 // JSON list of the workload's sources, and their names on one line ("generated" without any).
 std::string sources_json(const BuiltWorkload& workload);

@@ -59,7 +59,7 @@ class SpecRun {
         workloads_(spec.positions.size() * spec.seeds.size()),
         facts_(spec.positions.size()),
         started_(std::chrono::steady_clock::now()) {
-    // Points that share a workload follow each other.
+    // Points that share a workload follow each other; those in wall-clock time come last.
     for (std::size_t p = 0; p < spec.positions.size(); ++p) {
       for (std::size_t s = 0; s < spec.seeds.size(); ++s) {
         for (std::size_t t = 0; t < spec.techniques.size(); ++t) {
@@ -69,6 +69,12 @@ class SpecRun {
         workloads_[p * spec.seeds.size() + s].users = spec.techniques.size();
       }
     }
+    const auto real = std::stable_partition(
+        tasks_.begin(), tasks_.end(), [&](const Task& task) {
+          const ConfigNode* backend = spec.positions[task.position].settings.find("backend");
+          return backend == nullptr || !is_real(backend->scalar);
+        });
+    virtual_tasks_ = static_cast<std::size_t>(real - tasks_.begin());
     rows_.resize(tasks_.size());
     forget_other_spec();
     progress_.emplace(spec.id, tasks_.size(), options.quiet);
@@ -76,10 +82,15 @@ class SpecRun {
 
   RunReport run() {
     std::vector<std::thread> threads;
-    const auto jobs = std::min<std::size_t>(static_cast<std::size_t>(options_.jobs), tasks_.size());
-    for (std::size_t i = 1; i < jobs; ++i) threads.emplace_back([this] { work(); });
-    work();
+    const auto jobs = std::min<std::size_t>(static_cast<std::size_t>(options_.jobs), virtual_tasks_);
+    for (std::size_t i = 1; i < jobs; ++i) {
+      threads.emplace_back([this] { work(virtual_tasks_); });
+    }
+    work(virtual_tasks_);
     for (std::thread& thread : threads) thread.join();
+    // A real engine has the machine to itself.
+    next_task_ = virtual_tasks_;
+    work(tasks_.size());
     progress_->finish();
     if (save_error_) throw SaveError(*save_error_);
     return finish();
@@ -114,10 +125,10 @@ class SpecRun {
     return save_failed_ || (options_.stop != nullptr && options_.stop->load() != 0);
   }
 
-  void work() {
+  void work(std::size_t end) {
     while (!stopping()) {
       const std::size_t next = next_task_++;
-      if (next >= tasks_.size()) return;
+      if (next >= end) return;
       PointNews news;
       const Task& task = tasks_[next];
       try {
@@ -350,6 +361,7 @@ class SpecRun {
   const RunOptions& options_;
   OutputFolder folder_;
   std::vector<Task> tasks_;
+  std::size_t virtual_tasks_ = 0;  // tasks_ before this one run in virtual time
   std::vector<SharedWorkload> workloads_;  // by position and seed
   std::vector<PositionFacts> facts_;       // by position
   std::chrono::steady_clock::time_point started_;

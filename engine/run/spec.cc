@@ -178,10 +178,27 @@ void RecordSection::fields(ParamFields& f) {
   f.add("token_times", &token_times, "keep the stamp of every output token (large)");
 }
 
+void RuntimeSection::fields(ParamFields& f) {
+  f.add("threads", &threads, "compute threads per replica; 0: the processors, shared out")
+      .range(0, 1024);
+  f.add("pin", &pin, "each compute thread keeps to a core of its own");
+  f.add("dtype", &dtype, "of weights, activations and KV; auto: bf16 where that is exact")
+      .one_of({"auto", "bf16", "f32"});
+  f.add("gemm", &gemm, "library of the dense layers").one_of({"native", "eigen", "onednn"});
+  f.add("adapter_store", &adapter_store, "where adapters wait to be loaded")
+      .one_of({"host", "disk"});
+  f.add("registry", &registry, "adapters of `servelab adapters`; empty: random weights");
+  f.add("temperature", &temperature, "of sampling; 0: greedy").range(0, 100);
+  f.add("top_p", &top_p, "mass of the most likely tokens that are sampled from").range(1e-6, 1);
+  f.add("max_arrival_lag_s", &max_arrival_lag_s,
+        "a request that enters later than this after its scheduled time makes a run INVALID")
+      .range(1e-6, 1e6);
+}
+
 const std::vector<std::string>& spec_sections() {
-  static const std::vector<std::string> kSections = {"cluster", "lora",       "engine", "workload",
-                                                     "sweep",   "techniques", "seeds",  "record",
-                                                     "figure",  "expect"};
+  static const std::vector<std::string> kSections = {
+      "cluster", "lora",       "engine", "runtime", "workload", "sweep",
+      "techniques", "seeds",  "record", "figure",  "expect"};
   return kSections;
 }
 const std::vector<std::string>& technique_keys() {
@@ -231,7 +248,8 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir) {
   ConfigNode settings = ConfigNode::map();
   settings.mark = root.mark;
   for (const char* key :
-       {"model", "hardware", "backend", "cluster", "lora", "engine", "workload", "record"}) {
+       {"model", "hardware", "backend", "cluster", "lora", "engine", "runtime", "workload",
+                          "record"}) {
     if (const ConfigNode* node = root.find(key)) settings.set(key, *node);
   }
   resolve_workload(&settings, spec.library);

@@ -46,6 +46,20 @@ struct RecordSection {
   void fields(ParamFields& f);
 };
 
+// How a backend that really computes does it; the twin takes its model's element type from here.
+struct RuntimeSection {
+  int threads = 0;
+  bool pin = true;
+  std::string dtype = "auto";
+  std::string gemm = "native";
+  std::string adapter_store = "host";
+  std::string registry;
+  double temperature = 0;
+  double top_p = 1;
+  double max_arrival_lag_s = 0.1;
+  void fields(ParamFields& f);
+};
+
 // One entry of `techniques:`.
 struct TechniqueEntry {
   std::string technique;  // registry name

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "engine/core/check.h"
 
@@ -63,6 +64,7 @@ TimeNs RealTimeline::wall() const {
 bool RealTimeline::next(Event* event) {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
     if (!inbox_.empty()) {
       *event = inbox_.front();
       inbox_.erase(inbox_.begin());
@@ -101,6 +103,12 @@ void RealTimeline::post_now(EventKind kind, std::uint64_t subject) {
   const std::lock_guard<std::mutex> lock(mutex_);
   inbox_.push_back(Event{wall(), kind, 0, subject});
   --outstanding_;
+  wake_.notify_one();
+}
+
+void RealTimeline::fail(std::exception_ptr failure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_ == nullptr) failure_ = std::move(failure);
   wake_.notify_one();
 }
 

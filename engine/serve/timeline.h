@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <vector>
 
@@ -111,6 +112,9 @@ class RealTimeline final : public Timeline {
   void post_now(EventKind kind, std::uint64_t subject);
   void expect_external(int change);
 
+  // Any thread: something outside has failed; next() throws it.
+  void fail(std::exception_ptr failure);
+
  private:
   TimeNs wall() const;
 
@@ -119,6 +123,7 @@ class RealTimeline final : public Timeline {
   std::condition_variable wake_;
   std::vector<Event> inbox_;  // guarded by mutex_
   int outstanding_ = 0;       // guarded by mutex_
+  std::exception_ptr failure_;  // guarded by mutex_
 };
 
 }  // namespace servelab

@@ -12,10 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ["bash", "dirname", "sha256sum", "rm", "env", "mkdir", "cat", "chmod", "touch"]
-TOOLS = ["g++", "cmake", "make", "ninja", "ccache", "git"]
+TOOLS = ["g++", "clang++", "cmake", "make", "ninja", "ccache", "git"]
 HEADERS = ["hdf5.h", "yaml-cpp/yaml.h", "CLI/CLI.hpp", "fmt/core.h",
            "nlohmann/json.hpp", "gtest/gtest.h",
-           "gmock/gmock.h", "benchmark/benchmark.h", "openssl/evp.h", "zlib.h"]
+           "gmock/gmock.h", "benchmark/benchmark.h", "openssl/evp.h", "zlib.h",
+           "sqlite3.h", "eigen3/Eigen/Core", "oneapi/dnnl/dnnl.hpp"]
 # A python3 that makes a .venv whose python accepts everything, as pip does when all goes well.
 PYTHON = """
 case "$*" in

@@ -58,6 +58,15 @@ Workload make_workload(const WorkloadShape& shape, std::uint64_t seed) {
 }
 
 RunRecord run(const Workload& workload, const RunOptions& options) {
+  VirtualTimeline timeline;
+  const LinearCost cost;
+  const auto backend =
+      make_twin_backend(&timeline, &cost, static_cast<std::size_t>(options.replicas));
+  return run_on(workload, options, &timeline, backend.get());
+}
+
+RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* timeline,
+                 Backend* backend) {
   const auto technique = Registry<Technique>::instance().make(options.technique);
   ParamFields fields;
   technique->fields(fields);
@@ -68,6 +77,7 @@ RunRecord run(const Workload& workload, const RunOptions& options) {
   settings.engine = options.engine;
   technique->configure(&settings.engine);
   settings.reveal_output_length = technique->capabilities().knows_output_length;
+  settings.max_arrival_lag = options.max_arrival_lag;
   settings.memory.kv_per_token = kKvBytesPerToken;
   settings.memory.weights = 16 * kMiB;
   settings.memory.max_context_tokens = options.max_context_tokens;
@@ -85,16 +95,12 @@ RunRecord run(const Workload& workload, const RunOptions& options) {
 
   RunRecord record;
   record.options = options.record;
-  VirtualTimeline timeline;
-  const LinearCost cost;
-  const auto backend =
-      make_twin_backend(&timeline, &cost, static_cast<std::size_t>(options.replicas));
   std::vector<std::unique_ptr<ReplicaPolicy>> policies;
   for (int i = 0; i < options.replicas; ++i) policies.push_back(technique->replica_policy());
   const std::string route =
       options.route.empty() ? technique->default_cluster_policy() : options.route;
   Cluster cluster(settings, workload, std::move(policies),
-                  Registry<ClusterPolicy>::instance().make(route), backend.get(), &timeline,
+                  Registry<ClusterPolicy>::instance().make(route), backend, timeline,
                   &record);
   cluster.run();
   return record;

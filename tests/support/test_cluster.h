@@ -41,11 +41,15 @@ struct RunOptions {
   EngineSettings engine;
   std::int64_t kv_blocks = 400;  // of 16 tokens, besides the adapter slots
   int max_context_tokens = 4096;
+  TimeNs max_arrival_lag = from_seconds(10);
   RecorderOptions record;
 };
 EngineSettings small_engine();  // 16 requests, 512 tokens, all adapters in slots
 
 RunRecord run(const Workload& workload, const RunOptions& options);
+// The same on a backend and timeline of the caller's.
+RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* timeline,
+                 Backend* backend);
 
 // What must hold for any finished run: stamps in order, every request ended once with its length.
 // Returns the first violation, or an empty string.

@@ -54,6 +54,22 @@ TEST(ModelConfigTest, ParameterCountsAreThePublishedOnes) {
   EXPECT_EQ(model("qwen2.5-7b").parameters(), 7615616512);
 }
 
+TEST(ModelConfigTest, SmallModelsForRealRunsHaveTheirSizes) {
+  EXPECT_EQ(model("tiny-15m").parameters(), 15191712);
+  EXPECT_EQ(model("llama-134m").parameters(), 134105856);
+  EXPECT_EQ(model("llama-1b").parameters(), 1100048384);
+  EXPECT_EQ(model("llama-134m").weights, "random");
+}
+
+TEST(ModelConfigTest, RotarySettingsAreReadAndRecorded) {
+  EXPECT_EQ(model("llama-2-7b").rope_scaling.type, "none");
+  EXPECT_EQ(model("qwen2.5-7b").rope_theta, 1e6);
+  EXPECT_EQ(model("qwen2.5-7b").rms_norm_eps, 1e-6);
+  ModelConfig llama = model("llama-3.1-8b");
+  EXPECT_EQ(llama.rope_scaling, (RopeScaling{"llama3", 8, 1, 4, 8192}));
+  EXPECT_EQ(effective_params(&llama).find("rope_scaling.factor")->scalar, "8");
+}
+
 TEST(ModelConfigTest, SizesFollowFromTheShape) {
   EXPECT_EQ(model("llama-2-7b").kv_bytes_per_token(), 512 * kKiB);
   EXPECT_EQ(model("llama-3.1-8b").kv_bytes_per_token(), 128 * kKiB);
@@ -65,6 +81,16 @@ TEST(ModelConfigTest, SizesFollowFromTheShape) {
 TEST(ModelConfigTest, MistakesAreReportedWithPlaceAndNearestName) {
   EXPECT_THAT(error_of("name: x\nlayer: 3\n", "model"),
               AllOf(HasSubstr(":2:"), HasSubstr("layers")));
+  const std::string good =
+      "name: x\nlayers: 1\nhidden: 8\nheads: 2\nkv_heads: 2\nhead_dim: 4\nffn: 8\nvocab: 9\n"
+      "source: s\n";
+  EXPECT_EQ(error_of(good, "model"), "");
+  EXPECT_THAT(error_of(good + "rope_scaling: {type: yarn}\n", "model"),
+              AllOf(HasSubstr(":10:16"), HasSubstr("llama3")));
+  EXPECT_THAT(error_of(good + "rope_scaling: {type: linear, facto: 2}\n", "model"),
+              AllOf(HasSubstr("rope_scaling.facto"), HasSubstr("rope_scaling.factor")));
+  EXPECT_THAT(error_of(good + "rope_scaling: {factor: 2}\n", "model"), HasSubstr("'type'"));
+  EXPECT_THAT(error_of(good + "rope_scaling: 2\n", "model"), HasSubstr("must be a map"));
   try {
     linear_shape(model("llama-2-7b"), "gates");
     FAIL() << "'gates' must be refused";

@@ -67,12 +67,19 @@ class CpuExecutor {
 
   const ModelConfig& model() const;
   const CpuExecutorOptions& options() const;
+  // Pins the calling thread, which is to be the one that calls run(), to the first core.
+  void pin_caller() const;
 
   // Packs an adapter for the kernels, padded to `width` ranks (0: its own). Any thread.
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) const;
 
-  // One forward pass; a call at a time. With kMerged the merged adapter's weights are used and no
-  // LoRA is computed beside them. Sampled token ids in order of the slices that sample.
+  // A private copy of every layer with the adapter folded in: a whole model (vllm-uniform). Embedding
+  // and LM head, which no adapter changes, stay shared. Any thread.
+  std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) const;
+
+  // One forward pass; a call at a time. With kMerged no LoRA is computed beside the weights, which
+  // are those of the slices' whole model when they name one, else the merged ones. Sampled token ids
+  // in order of the slices that sample.
   StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled);
 
@@ -97,12 +104,18 @@ class CpuExecutor {
   std::unique_ptr<Impl> impl_;
 };
 
+// The matrices of every layer as they are multiplied, with something folded in.
+struct FoldedLayers;
+
 class DeviceAdapter {
  public:
+  DeviceAdapter();
+  ~DeviceAdapter();
   int rank() const { return rank_; }
   Bytes bytes() const;
   // Null when the adapter leaves that layer alone.
   const kernels::LoraPair* find(int layer, LinearLayer which) const {
+    if (pairs_.empty()) return nullptr;
     const kernels::LoraPair& pair = pairs_[static_cast<std::size_t>(layer * kLinearLayers) +
                                            static_cast<std::size_t>(which)];
     return pair.rank == 0 ? nullptr : &pair;
@@ -118,6 +131,7 @@ class DeviceAdapter {
   std::size_t size_ = 0;
   std::unique_ptr<std::byte, Free> storage_;
   std::vector<kernels::LoraPair> pairs_;
+  std::unique_ptr<FoldedLayers> whole_;  // pack_whole_model() only; pairs_ is then empty
 };
 
 }  // namespace servelab

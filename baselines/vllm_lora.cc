@@ -1,0 +1,73 @@
+// vLLM's LoRA serving (v0.8.5, as the placement paper describes it in 5.1.4 and its twin repeats):
+// A_max adapter slots, FCFS with chunked prefill. A waiting request whose adapter has no slot,
+// while every slot is in use, is skipped, and the scan of the queue goes on: the scheduler's cost
+// when slots are few and adapters many. Out of blocks, the latest arrival is preempted and
+// recomputed.
+#include <vector>
+
+#include "baselines/shared/kernel_param.h"
+#include "baselines/shared/step_builder.h"
+#include "engine/serve/policy.h"
+
+namespace servelab {
+namespace {
+
+class VllmLoraPolicy final : public ReplicaPolicy {
+ public:
+  explicit VllmLoraPolicy(LoraKernel kernel) : kernel_(kernel) {}
+
+  bool plan(const ReplicaView& view, StepPlan* out) override {
+    out->kernel = kernel_;
+    builder_.begin(view, out);
+    for (const RequestId id : view.running()) {
+      if (builder_.preempted(id)) continue;
+      const RequestView& r = view.request(id);
+      if (r.decoding() && builder_.add_decode(id, r)) continue;
+      builder_.add_or_yield(id);
+    }
+    if (out->preempt.empty()) admit(view);
+    return !out->slices.empty() || !out->load.empty();
+  }
+
+ private:
+  void admit(const ReplicaView& view) {
+    bool slots_taken = false;  // by requests of this step: no other adapter can come in
+    for (const RequestId id : view.waiting()) {
+      if (builder_.full()) return;
+      const AdapterId adapter = view.request(id).adapter();
+      const bool held =
+          adapter == kBaseModel || view.adapters().residency(adapter) != Residency::kAbsent;
+      if (slots_taken && !held) continue;
+      if (!builder_.acquire(adapter)) {
+        slots_taken = slots_taken || !held;
+        continue;
+      }
+      if (builder_.add(id) != StepBuilder::Added::kYes) return;
+    }
+  }
+
+  LoraKernel kernel_;
+  StepBuilder builder_{StepBuilder::Options{.chunked_prefill = true}};
+};
+
+}  // namespace
+
+class VllmLoraTechnique final : public Technique {
+ public:
+  std::string summary() const override {
+    return "vLLM with A_max adapter slots: FCFS, chunked prefill, skips adapters without a slot";
+  }
+  std::string paper() const override { return "the placement paper's engine (5.1, 8.1)"; }
+  Capabilities capabilities() const override { return {.mixed_batches = true}; }
+  void fields(ParamFields& f) override { add_kernel_field(f, &kernel_); }
+  std::unique_ptr<ReplicaPolicy> replica_policy() const override {
+    return std::make_unique<VllmLoraPolicy>(kernel_from(kernel_));
+  }
+
+ private:
+  std::string kernel_ = "sgmv";
+};
+
+}  // namespace servelab
+
+SERVELAB_TECHNIQUE("vllm-lora", VllmLoraTechnique)

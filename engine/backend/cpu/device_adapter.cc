@@ -1,0 +1,93 @@
+// Packing one adapter for the LoRA kernels.
+#include <cstdlib>
+#include <new>
+
+#include "engine/backend/cpu/executor_impl.h"
+#include "engine/core/check.h"
+
+namespace servelab {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+std::size_t lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+// A's `rank` rows as the first rows of a matrix of `width` rows, the others zero; B's columns alike.
+void pack_padded(const Tensor& tensor, int rows, int columns, kernels::DType type, void* out) {
+  const int panels = kernels::panels_of(rows);
+  if (tensor.rows == rows && tensor.columns == columns) {
+    kernels::pack_panels(tensor.type, tensor.data, columns, rows, columns, type, out, 0, panels);
+    return;
+  }
+  const std::size_t element = kernels::bytes_of(tensor.type);
+  const auto row_bytes = static_cast<std::size_t>(tensor.columns) * element;
+  std::vector<std::byte> padded(static_cast<std::size_t>(rows) *
+                                static_cast<std::size_t>(columns) * element);
+  const auto* const source = static_cast<const std::byte*>(tensor.data);
+  for (int row = 0; row < tensor.rows; ++row) {
+    const auto r = static_cast<std::size_t>(row);
+    std::copy_n(source + r * row_bytes, row_bytes,
+                padded.data() + r * static_cast<std::size_t>(columns) * element);
+  }
+  kernels::pack_panels(tensor.type, padded.data(), columns, rows, columns, type, out, 0, panels);
+}
+
+}  // namespace
+
+DeviceAdapter::DeviceAdapter() = default;
+DeviceAdapter::~DeviceAdapter() = default;
+
+void DeviceAdapter::Free::operator()(std::byte* p) const { std::free(p); }
+
+Bytes DeviceAdapter::bytes() const { return static_cast<Bytes>(size_); }
+
+std::unique_ptr<DeviceAdapter> CpuExecutor::pack_adapter(const LoraWeights& weights,
+                                                         int width) const {
+  const kernels::DType type = options().type;
+  SL_CHECK(weights.layers() == model().layers, "an adapter has its model's layers");
+  auto adapter = std::make_unique<DeviceAdapter>();
+  adapter->rank_ = weights.rank();
+  adapter->pairs_.resize(static_cast<std::size_t>(model().layers * kLinearLayers));
+  const auto for_each = [&](auto&& visit) {
+    for (int layer = 0; layer < model().layers; ++layer) {
+      for (int t = 0; t < kLinearLayers; ++t) {
+        const LoraMatrices* m = weights.find(layer, static_cast<LinearLayer>(t));
+        if (m == nullptr) continue;
+        visit(*m, std::max(width, m->rank),
+              &adapter->pairs_[static_cast<std::size_t>(layer * kLinearLayers + t)]);
+      }
+    }
+  };
+  for_each([&](const LoraMatrices& m, int w, kernels::LoraPair*) {
+    adapter->size_ += lines(kernels::packed_bytes(type, w, m.a.columns)) +
+                      lines(kernels::packed_bytes(type, m.b.rows, w));
+  });
+  adapter->storage_.reset(
+      static_cast<std::byte*>(std::aligned_alloc(kLine, std::max(adapter->size_, kLine))));
+  if (adapter->storage_ == nullptr) {
+    throw SpecError("out of memory: " + std::to_string(adapter->size_ / kMiB) +
+                    " MiB for adapter '" + weights.name() + "'");
+  }
+  std::byte* next = adapter->storage_.get();
+  for_each([&](const LoraMatrices& m, int w, kernels::LoraPair* pair) {
+    pair->rank = m.rank;
+    pair->scale = m.scale;
+    pair->a = kernels::Panels{type, w, m.a.columns, next};
+    pack_padded(m.a, w, m.a.columns, type, next);
+    next += lines(kernels::packed_bytes(type, w, m.a.columns));
+    pair->b = kernels::Panels{type, m.b.rows, w, next};
+    pack_padded(m.b, m.b.rows, w, type, next);
+    next += lines(kernels::packed_bytes(type, m.b.rows, w));
+  });
+  return adapter;
+}
+
+std::unique_ptr<DeviceAdapter> CpuExecutor::pack_whole_model(const LoraWeights& weights) const {
+  auto adapter = pack_adapter(weights, 0);
+  adapter->whole_ = impl_->fold_whole(*adapter);
+  adapter->pairs_.clear();
+  adapter->storage_.reset();
+  return adapter;
+}
+
+}  // namespace servelab

@@ -1,0 +1,367 @@
+#include "engine/backend/cpu/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/backend/cpu/executor_impl.h"
+#include "engine/core/check.h"
+
+namespace servelab {
+namespace {
+
+using kernels::DType;
+
+constexpr std::size_t kAlignment = 64;
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+int fused_n(const ModelConfig& model, Fused which) {
+  const int q = model.heads * model.head_dim;
+  const int kv = model.kv_heads * model.head_dim;
+  switch (which) {
+    case Fused::kQkv:
+      return q + 2 * kv;
+    case Fused::kO:
+    case Fused::kDown:
+      return model.hidden;
+    case Fused::kGateUp:
+      return 2 * model.ffn;
+  }
+  return 0;
+}
+
+int fused_k(const ModelConfig& model, Fused which) {
+  if (which == Fused::kO) return model.heads * model.head_dim;
+  return which == Fused::kDown ? model.ffn : model.hidden;
+}
+
+// A vector as floats.
+std::vector<float> floats(const kernels::Ops& ops, const Tensor& tensor) {
+  std::vector<float> out(static_cast<std::size_t>(tensor.rows) *
+                         static_cast<std::size_t>(tensor.columns));
+  ops.widen(tensor.type, tensor.data, out.data(), static_cast<std::int64_t>(out.size()));
+  return out;
+}
+
+void check_shape(const ModelConfig& model) {
+  if (model.head_dim % 16 != 0 || model.head_dim > 256) {
+    throw SpecError("the CPU engine needs a head_dim that is a multiple of 16, at most 256; " +
+                    model.name + " has " + std::to_string(model.head_dim));
+  }
+}
+
+}  // namespace
+
+// --- setting up ---
+
+CpuExecutor::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
+                        const CpuExecutorOptions& options)
+    : model_(model),
+      options_(options),
+      ops_(kernels::ops(options.isa)),
+      team_(options.threads, options.cores),
+      embedding_(weights.tensor(ModelTensor::kEmbedding)),
+      rope_(model) {
+  check_shape(model);
+  SL_CHECK(options.type == DType::kF32 || options.type == DType::kBf16,
+           "the CPU engine computes in f32 or bf16");
+  layers_.resize(static_cast<std::size_t>(model.layers));
+  check_memory();
+  allocate();
+  pack_layers(weights);
+}
+
+void CpuExecutor::Impl::check_memory() const {
+  std::size_t packed = kernels::packed_bytes(options_.type, model_.vocab, model_.hidden);
+  for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
+    packed += kernels::packed_bytes(options_.type, fused_n(model_, which),
+                                    fused_k(model_, which)) *
+              layers_.size();
+  }
+  const std::size_t kv = static_cast<std::size_t>(options_.kv_blocks * options_.block_tokens) *
+                         static_cast<std::size_t>(model_.kv_heads * model_.head_dim * 2) *
+                         kernels::bytes_of(options_.type) * layers_.size();
+  const std::size_t available = available_memory();
+  if (packed + kv <= available) return;
+  throw SpecError("out of memory: " + std::to_string(packed / kMiB) + " MiB of packed weights and " +
+                  std::to_string(kv / kMiB) + " MiB of KV cache, but this machine has " +
+                  std::to_string(available / kMiB) +
+                  " MiB available; lower memory_bytes in the hardware profile or choose a smaller "
+                  "model");
+}
+
+void CpuExecutor::Impl::allocate() {
+  const auto rows = static_cast<std::size_t>(options_.max_batch_tokens);
+  const auto hidden = static_cast<std::size_t>(model_.hidden);
+  for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
+    widest_input_ = std::max(widest_input_, fused_k(model_, which));
+    widest_output_ = std::max(widest_output_, fused_n(model_, which));
+  }
+  const auto kv_row = static_cast<std::size_t>(model_.kv_heads * model_.head_dim) *
+                      kernels::bytes_of(options_.type);
+  const std::size_t kv_layer =
+      kv_row * static_cast<std::size_t>(options_.kv_blocks * options_.block_tokens);
+  kv_ = Buffer(2 * kv_layer * layers_.size(), "the KV cache");
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    kernels::KvCache& cache = layers_[i].cache;
+    cache.type = options_.type;
+    cache.keys = kv_.data() + 2 * i * kv_layer;
+    cache.values = kv_.data() + (2 * i + 1) * kv_layer;
+    cache.kv_heads = model_.kv_heads;
+    cache.head_dim = model_.head_dim;
+    cache.block_tokens = options_.block_tokens;
+  }
+  x_ = Buffer(rows * hidden * sizeof(float), "activations");
+  h_ = Buffer(rows * static_cast<std::size_t>(widest_input_) * kernels::bytes_of(options_.type),
+              "activations");
+  y_ = Buffer(rows * static_cast<std::size_t>(widest_output_) * sizeof(float), "activations");
+  logits_ = Buffer(static_cast<std::size_t>(options_.max_batch) *
+                       static_cast<std::size_t>(model_.vocab) * sizeof(float),
+                   "logits");
+  const int group = model_.heads / model_.kv_heads;
+  scratch_attention_ =
+      round_up(layers_.empty() ? 0 : kernels::attention_scratch(layers_[0].cache, group),
+               kAlignment);
+  const std::size_t sampling = static_cast<std::size_t>(model_.vocab) * 8;
+  for (int i = 0; i < options_.threads; ++i) {
+    scratch_.emplace_back(std::max(scratch_attention_, sampling), "scratch memory");
+  }
+  next_task_ = std::make_unique<std::atomic<int>[]>(layers_.size());
+  lora_rows_.resize(static_cast<std::size_t>(options_.threads));
+}
+
+// Stacks row-major matrices of one type and width, and packs them as one.
+void CpuExecutor::Impl::pack_fused(const std::vector<Tensor>& sources, kernels::Linear* linear) {
+  const Tensor& first = sources.front();
+  const void* data = first.data;
+  std::vector<std::byte> stacked;
+  if (sources.size() > 1) {
+    for (const Tensor& source : sources) {
+      SL_CHECK(source.type == first.type && source.columns == first.columns,
+               "fused matrices have one type and one input");
+      const std::size_t bytes = static_cast<std::size_t>(source.rows) *
+                                static_cast<std::size_t>(source.columns) *
+                                kernels::bytes_of(source.type);
+      const auto* begin = static_cast<const std::byte*>(source.data);
+      stacked.insert(stacked.end(), begin, begin + bytes);
+    }
+    data = stacked.data();
+  }
+  team_.run([&](int member) { linear->pack(member, first.type, data, first.columns); });
+}
+
+void CpuExecutor::Impl::pack_layers(const ModelWeights& weights) {
+  const auto make = [this](int n, int k) {
+    auto linear =
+        kernels::make_linear(options_.gemm, ops_, options_.type, n, k, options_.threads);
+    if (linear == nullptr) {
+      throw SpecError(std::string("this servelab was built without the '") +
+                      kernels::name(options_.gemm) + "' GEMM library, or it lacks the type");
+    }
+    return linear;
+  };
+  for (int i = 0; i < model_.layers; ++i) {
+    LayerWeights& layer = layers_[static_cast<std::size_t>(i)];
+    for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
+      layer.base[static_cast<std::size_t>(which)] =
+          make(fused_n(model_, which), fused_k(model_, which));
+    }
+    const auto linear = [&](LinearLayer which) { return weights.linear(i, which); };
+    pack_fused({linear(LinearLayer::kQ), linear(LinearLayer::kK), linear(LinearLayer::kV)},
+               layer.base[static_cast<std::size_t>(Fused::kQkv)].get());
+    pack_fused({linear(LinearLayer::kO)}, layer.base[static_cast<std::size_t>(Fused::kO)].get());
+    pack_fused({linear(LinearLayer::kGate), linear(LinearLayer::kUp)},
+               layer.base[static_cast<std::size_t>(Fused::kGateUp)].get());
+    pack_fused({linear(LinearLayer::kDown)},
+               layer.base[static_cast<std::size_t>(Fused::kDown)].get());
+    layer.attention_norm = floats(ops_, weights.vector(i, LayerVector::kAttentionNorm));
+    layer.ffn_norm = floats(ops_, weights.vector(i, LayerVector::kFfnNorm));
+    if (!model_.qkv_bias) continue;
+    for (const LayerVector bias : {LayerVector::kQBias, LayerVector::kKBias, LayerVector::kVBias}) {
+      const std::vector<float> values = floats(ops_, weights.vector(i, bias));
+      layer.qkv_bias.insert(layer.qkv_bias.end(), values.begin(), values.end());
+    }
+  }
+  final_norm_ = floats(ops_, weights.tensor(ModelTensor::kFinalNorm));
+  lm_head_ = make(model_.vocab, model_.hidden);
+  pack_fused({weights.tensor(ModelTensor::kLmHead)}, lm_head_.get());
+}
+
+// --- merging ---
+
+FusedRows CpuExecutor::Impl::rows_of(LinearLayer target) const {
+  const int q = model_.heads * model_.head_dim;
+  const int kv = model_.kv_heads * model_.head_dim;
+  switch (target) {
+    case LinearLayer::kQ:
+      return {Fused::kQkv, 0, q};
+    case LinearLayer::kK:
+      return {Fused::kQkv, q, q + kv};
+    case LinearLayer::kV:
+      return {Fused::kQkv, q + kv, q + 2 * kv};
+    case LinearLayer::kO:
+      return {Fused::kO, 0, model_.hidden};
+    case LinearLayer::kGate:
+      return {Fused::kGateUp, 0, model_.ffn};
+    case LinearLayer::kUp:
+      return {Fused::kGateUp, model_.ffn, 2 * model_.ffn};
+    case LinearLayer::kDown:
+      return {Fused::kDown, 0, model_.hidden};
+  }
+  return {};
+}
+
+std::unique_ptr<kernels::Linear> CpuExecutor::Impl::like(const kernels::Linear& other) const {
+  return kernels::make_linear(options_.gemm, ops_, options_.type, other.n(), other.k(),
+                              options_.threads);
+}
+
+// Packs one part of a layer's matrix with the adapter folded in into `out`; `rows` is scratch.
+void CpuExecutor::Impl::fold(const DeviceAdapter& adapter, int layer, std::size_t matrix, int part,
+                             std::vector<float>* rows, kernels::Linear* out) const {
+  const kernels::Linear& base = *layers_[static_cast<std::size_t>(layer)].base[matrix];
+  const int begin = base.column_begin(part);
+  const int end = base.column_end(part);
+  if (begin == end) return;
+  const std::int64_t k = base.k();
+  rows->resize(static_cast<std::size_t>(end - begin) * static_cast<std::size_t>(k));
+  base.unpack(part, rows->data(), k);
+  for (int t = 0; t < kLinearLayers; ++t) {
+    const auto target = static_cast<LinearLayer>(t);
+    const FusedRows at = rows_of(target);
+    const kernels::LoraPair* pair = adapter.find(layer, target);
+    const int from = std::max(begin, at.begin);
+    const int to = std::min(end, at.end);
+    if (pair == nullptr || static_cast<std::size_t>(at.matrix) != matrix || from >= to) continue;
+    float* const first = rows->data() + (from - begin) * k;
+    ops_.lora_merge(*pair, first, first, from - at.begin, to - at.begin);
+  }
+  out->pack(part, DType::kF32, rows->data() - begin * k, k);
+}
+
+// Also touches the memory, so that a merge does not pay for its first page faults.
+void CpuExecutor::Impl::reserve(Fused which, LayerWeights* layer) {
+  const auto i = static_cast<std::size_t>(which);
+  if (layer->merged[i] != nullptr) return;
+  layer->merged[i] = like(*layer->base[i]);
+  const DeviceAdapter nothing;
+  const auto index = static_cast<int>(layer - layers_.data());
+  team_.run([&](int member) {
+    std::vector<float> rows;
+    fold(nothing, index, i, member, &rows, layer->merged[i].get());
+  });
+}
+
+void CpuExecutor::Impl::reserve(std::span<const LinearLayer> targets) {
+  for (LayerWeights& layer : layers_) {
+    for (const LinearLayer target : targets) reserve(rows_of(target).matrix, &layer);
+  }
+}
+
+void CpuExecutor::Impl::merge(const DeviceAdapter& adapter) {
+  unmerge();
+  for (int l = 0; l < model_.layers; ++l) {
+    LayerWeights& layer = layers_[static_cast<std::size_t>(l)];
+    for (int t = 0; t < kLinearLayers; ++t) {
+      const auto target = static_cast<LinearLayer>(t);
+      if (adapter.find(l, target) == nullptr) continue;
+      const Fused which = rows_of(target).matrix;
+      reserve(which, &layer);
+      layer.use_merged[static_cast<std::size_t>(which)] = true;
+    }
+  }
+  team_.run([&](int member) {
+    std::vector<float> rows;
+    for (int l = 0; l < model_.layers; ++l) {
+      LayerWeights& layer = layers_[static_cast<std::size_t>(l)];
+      for (std::size_t i = 0; i < kFusedLinears; ++i) {
+        if (layer.use_merged[i]) fold(adapter, l, i, member, &rows, layer.merged[i].get());
+      }
+    }
+  });
+}
+
+std::unique_ptr<FoldedLayers> CpuExecutor::Impl::fold_whole(const DeviceAdapter& adapter) const {
+  auto folded = std::make_unique<FoldedLayers>();
+  std::vector<float> rows;
+  for (int l = 0; l < model_.layers; ++l) {
+    FusedLinears& linears = folded->layers.emplace_back();
+    for (std::size_t i = 0; i < kFusedLinears; ++i) {
+      linears[i] = like(*layers_[static_cast<std::size_t>(l)].base[i]);
+      for (int part = 0; part < options_.threads; ++part) {
+        fold(adapter, l, i, part, &rows, linears[i].get());
+      }
+    }
+  }
+  return folded;
+}
+
+void CpuExecutor::Impl::unmerge() {
+  for (LayerWeights& layer : layers_) {
+    layer.use_merged.fill(false);
+  }
+}
+
+// --- swapping ---
+
+void CpuExecutor::Impl::copy_context(std::span<const BlockIndex> blocks, int tokens,
+                                     std::byte* host, bool to_host) const {
+  const auto row = static_cast<std::size_t>(model_.kv_heads * model_.head_dim) *
+                   kernels::bytes_of(options_.type);
+  const auto block = static_cast<std::size_t>(options_.block_tokens);
+  for (const LayerWeights& layer : layers_) {
+    for (void* const side : {layer.cache.keys, layer.cache.values}) {
+      auto* const base = static_cast<std::byte*>(side);
+      for (std::size_t done = 0; done < static_cast<std::size_t>(tokens); done += block) {
+        const std::size_t count = std::min(block, static_cast<std::size_t>(tokens) - done);
+        std::byte* const device =
+            base + static_cast<std::size_t>(blocks[done / block]) * block * row;
+        if (to_host) {
+          std::memcpy(host, device, count * row);
+        } else {
+          std::memcpy(device, host, count * row);
+        }
+        host += count * row;
+      }
+    }
+  }
+}
+
+// --- the public face ---
+
+CpuExecutor::CpuExecutor(const ModelConfig& model, const ModelWeights& weights,
+                         const CpuExecutorOptions& options)
+    : impl_(std::make_unique<Impl>(model, weights, options)) {}
+CpuExecutor::~CpuExecutor() = default;
+
+const ModelConfig& CpuExecutor::model() const { return impl_->model_; }
+const CpuExecutorOptions& CpuExecutor::options() const { return impl_->options_; }
+void CpuExecutor::pin_caller() const { impl_->team_.pin_caller(); }
+
+StepParts CpuExecutor::run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+                           const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
+  return impl_->run(slices, exec, kernel, sampling, sampled);
+}
+
+std::span<const float> CpuExecutor::logits() const { return impl_->logits(); }
+void CpuExecutor::merge(const DeviceAdapter& adapter) { impl_->merge(adapter); }
+void CpuExecutor::unmerge() { impl_->unmerge(); }
+
+void CpuExecutor::reserve_merge(std::span<const LinearLayer> targets) { impl_->reserve(targets); }
+
+Bytes CpuExecutor::kv_bytes_per_token() const {
+  return 2LL * model().layers * model().kv_heads * model().head_dim *
+         static_cast<Bytes>(kernels::bytes_of(options().type));
+}
+
+void CpuExecutor::copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) const {
+  impl_->copy_context(blocks, tokens, host, true);
+}
+
+void CpuExecutor::copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) {
+  // copy_context writes to `host` only with to_host.
+  impl_->copy_context(blocks, tokens, const_cast<std::byte*>(host), false);
+}
+
+}  // namespace servelab

@@ -1,0 +1,160 @@
+// Inside of CpuExecutor: its memory, and the forward pass as phases between barriers.
+#ifndef SERVELAB_BACKEND_CPU_EXECUTOR_IMPL_H_
+#define SERVELAB_BACKEND_CPU_EXECUTOR_IMPL_H_
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/backend/cpu/buffer.h"
+#include "engine/backend/cpu/executor.h"
+#include "engine/backend/cpu/rope_table.h"
+#include "engine/backend/cpu/thread_team.h"
+
+namespace servelab {
+
+// The four matrices of a layer as they are multiplied: q, k, v in one, gate and up in one.
+enum class Fused : std::uint8_t { kQkv, kO, kGateUp, kDown };
+inline constexpr std::size_t kFusedLinears = 4;
+
+// Where a LoRA target's rows lie in its fused matrix.
+struct FusedRows {
+  Fused matrix = Fused::kQkv;
+  int begin = 0;
+  int end = 0;
+};
+
+using FusedLinears = std::array<std::unique_ptr<kernels::Linear>, kFusedLinears>;
+
+struct FoldedLayers {
+  std::vector<FusedLinears> layers;
+};
+
+struct LayerWeights {
+  FusedLinears base;
+  FusedLinears merged;  // only where an adapter was merged
+  std::array<bool, kFusedLinears> use_merged = {};
+  std::vector<float> attention_norm;
+  std::vector<float> ffn_norm;
+  std::vector<float> qkv_bias;  // empty without bias
+  kernels::KvCache cache;
+};
+
+// A run of rows of the batch that belong to one adapter.
+struct Segment {
+  int row = 0;
+  int rows = 0;
+  const DeviceAdapter* adapter = nullptr;
+};
+
+class CpuExecutor::Impl {
+ public:
+  Impl(const ModelConfig& model, const ModelWeights& weights, const CpuExecutorOptions& options);
+
+  StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+                const SamplingOptions& sampling, std::vector<std::int32_t>* sampled);
+  void merge(const DeviceAdapter& adapter);
+  void unmerge();
+  std::unique_ptr<FoldedLayers> fold_whole(const DeviceAdapter& adapter) const;
+  void reserve(std::span<const LinearLayer> targets);
+  FusedRows rows_of(LinearLayer target) const;
+  void copy_context(std::span<const BlockIndex> blocks, int tokens, std::byte* host,
+                    bool to_host) const;
+
+  const ModelConfig model_;
+  const CpuExecutorOptions options_;
+  const kernels::Ops& ops_;
+  ThreadTeam team_;
+  std::span<const float> logits() const {
+    return {logits_.as<float>(), static_cast<std::size_t>(sampled_rows_) *
+                                     static_cast<std::size_t>(model_.vocab)};
+  }
+
+ private:
+  struct Row {  // of the slices, in the order in which they lie in the batch
+    int slice = 0;
+    int row = 0;  // first row of the slice
+  };
+  // Which rows, columns and heads a member works on in a phase that any of them could share.
+  struct Share {
+    int row_begin = 0, row_end = 0;
+    int column_begin = 0, column_end = 0;
+  };
+
+  void pack_layers(const ModelWeights& weights);
+  void reserve(Fused which, LayerWeights* layer);
+  std::unique_ptr<kernels::Linear> like(const kernels::Linear& other) const;
+  void fold(const DeviceAdapter& adapter, int layer, std::size_t matrix, int part,
+            std::vector<float>* rows, kernels::Linear* out) const;
+  void pack_fused(const std::vector<Tensor>& sources, kernels::Linear* linear);
+  void allocate();
+  void check_memory() const;
+
+  void lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel, bool unmerged);
+  void prepare_lora();
+  void forward(int member, std::span<const SequenceSlice> slices);
+  void embed(int member, std::span<const SequenceSlice> slices);
+  void attention_phase(int member, int layer, std::span<const SequenceSlice> slices);
+  void rotate_and_write(int layer, const Share& share, std::span<const SequenceSlice> slices);
+  void norm_rows(int member, const std::vector<float>& weight);
+  void swiglu_phase(int member, int layer);
+  void head(int member);
+  void choose(int member, std::span<const SequenceSlice> slices);
+
+  // Both halves of LoRA for layers that share one input; `y` is where the first of them begins.
+  void shrink(int member, int layer, std::span<const LinearLayer> targets);
+  void expand(int member, int layer, LinearLayer target, int index, float* y, std::int64_t ldy,
+              const Share& share);
+  kernels::LoraBatch batch_of(int layer, LinearLayer target, const std::vector<Segment>& segments,
+                              kernels::LoraKind kind, std::vector<kernels::LoraRows>* rows) const;
+  void multiply(int member, int layer, Fused which, float* y, std::int64_t ldy,
+                kernels::Store store);
+
+  // An equal share of all rows when there are enough of them, else of `units` columns.
+  Share share_of(int member, int units) const;
+  float* t_of(int index) const;
+
+  std::vector<LayerWeights> layers_;
+  Tensor embedding_;
+  std::vector<float> final_norm_;
+  std::unique_ptr<kernels::Linear> lm_head_;
+  RopeTable rope_;
+
+  Buffer kv_;
+  Buffer x_;       // f32 [rows, hidden]: the residual stream
+  Buffer h_;       // type [rows, widest input]: input of the next linear layer
+  Buffer y_;       // f32 [rows, widest fused output]
+  Buffer t_;       // f32 [3 targets][rows, widest rank]: between shrink and expand
+  Buffer logits_;  // f32 [max_batch, vocab]
+  std::vector<Buffer> scratch_;  // per member: attention, sampling, one-hot einsum
+  std::size_t scratch_attention_ = 0;
+  int widest_input_ = 0;
+  int widest_output_ = 0;
+  int t_stride_ = 0;
+  std::size_t t_floats_ = 0;
+
+  // The batch at hand.
+  int rows_ = 0;
+  int sampled_rows_ = 0;
+  std::vector<Row> order_;
+  std::vector<std::int32_t> positions_;
+  std::vector<Segment> decodes_;   // segments under the plan's kernel
+  std::vector<Segment> prefills_;  // segments of several rows, always SGMV
+  kernels::LoraKind kind_ = kernels::LoraKind::kSgmv;
+  int lora_width_ = 0;  // largest rank of the batch; 0: nothing to do
+  const FoldedLayers* whole_ = nullptr;  // the model of this step, when it is one of its own
+  const SamplingOptions* sampling_ = nullptr;
+  std::vector<std::int32_t>* sampled_ = nullptr;
+  std::vector<int> sampling_slices_;  // indices into slices, in slice order
+  std::vector<int> sampling_rows_;    // the row of each
+  std::unique_ptr<std::atomic<int>[]> next_task_;  // per layer
+  std::vector<std::vector<kernels::LoraRows>> lora_rows_;  // per member, reused
+  StepParts parts_;  // of member 0
+  bool lora_ = false;  // some row has an adapter to compute
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_BACKEND_CPU_EXECUTOR_IMPL_H_

@@ -1,0 +1,186 @@
+#include "engine/run/cpu_calibration.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "engine/backend/cost_model.h"
+#include "engine/backend/cpu/executor.h"
+#include "engine/backend/cpu/thread_team.h"
+#include "engine/core/check.h"
+#include "engine/core/rng.h"
+#include "engine/run/adapter_folder.h"
+#include "engine/run/cpu_run.h"
+#include "engine/run/scheduler_probe.h"
+
+namespace servelab {
+namespace {
+
+constexpr int kBlockTokens = 16;
+constexpr double kNsPerUs = 1e3;
+
+TimeNs clock_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+double us(TimeNs ns) { return static_cast<double>(ns) / kNsPerUs; }
+
+double timed_us(const std::function<void()>& action) {
+  const TimeNs begin = clock_ns();
+  action();
+  return us(clock_ns() - begin);
+}
+
+class CpuCalibration final : public CalibrationTarget {
+ public:
+  CpuCalibration(const ModelConfig& model, const std::vector<std::string>& targets, int threads)
+      : model_(model), targets_(targets), threads_(threads), executor_(make_executor()) {
+    executor_->pin_caller();
+    executor_->reserve_merge(linear_layers(targets));
+    fill_cache();
+    for (const int rank : calibrated_ranks()) {
+      Adapter adapter;
+      adapter.name = "rank" + std::to_string(rank);
+      adapter.rank = rank;
+      adapter.bytes = adapter_bytes_per_device(model, 1, rank, targets);
+      disk_.adapters.push_back(std::move(adapter));
+    }
+    folder_ = make_adapter_folder(model, targets, disk_);
+  }
+
+  StepSample step(const PlannedStep& step) override {
+    std::vector<SequenceSlice> slices;
+    std::size_t at = 0;
+    for (const PlannedSlice& planned : step.slices) {
+      SequenceSlice& slice = slices.emplace_back();
+      const auto total = static_cast<std::size_t>(planned.context + planned.tokens);
+      const std::size_t blocks = (total + kBlockTokens - 1) / kBlockTokens;
+      SL_CHECK(at + blocks <= blocks_.size(), "the plan keeps within the cache");
+      slice.context = planned.context;
+      slice.tokens = std::span(tokens_).first(static_cast<std::size_t>(planned.tokens));
+      slice.blocks = std::span(blocks_).subspan(at, blocks);
+      slice.samples = planned.samples;
+      if (planned.rank > 0) slice.adapter = adapter(planned.rank, planned.adapter);
+      at += blocks;
+    }
+    const StepParts parts =
+        executor_->run(slices, Exec::kUnmerged, step.kernel, SamplingOptions{}, &sampled_);
+    StepSample sample;
+    sample.shape = step.shape();
+    sample.kernel = step.kernel;
+    sample.attention_us = us(parts.attention);
+    sample.lora_us = us(parts.lora);
+    sample.dense_us = us(parts.total - parts.attention - parts.lora);
+    return sample;
+  }
+
+  CopySample load(CopyKind kind, int rank) override {
+    CopySample sample;
+    sample.kind = kind;
+    sample.rank = rank;
+    sample.bytes = adapter_bytes_per_device(model_, 1, rank, targets_);
+    std::unique_ptr<DeviceAdapter> packed;
+    if (kind == CopyKind::kDiskLoad) {
+      const auto& ranks = calibrated_ranks();
+      const auto at = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+      sample.us = timed_us(
+          [&] { packed = executor_->pack_adapter(*folder_->load(static_cast<AdapterId>(at)), 0); });
+    } else {
+      const auto weights = random_adapter(model_, "load", rank, targets_, 1);
+      sample.us = timed_us([&] { packed = executor_->pack_adapter(*weights, 0); });
+    }
+    return sample;
+  }
+
+  CopySample swap(CopyKind kind, int tokens) override {
+    CopySample sample;
+    sample.kind = kind;
+    sample.bytes = tokens * executor_->kv_bytes_per_token();
+    host_.resize(static_cast<std::size_t>(sample.bytes));
+    sample.us = timed_us([&] {
+      if (kind == CopyKind::kSwapOut) {
+        executor_->copy_out(blocks_, tokens, host_.data());
+      } else {
+        executor_->copy_in(blocks_, tokens, host_.data());
+      }
+    });
+    return sample;
+  }
+
+  std::vector<MergeSample> merge(int rank) override {
+    const DeviceAdapter* folded = adapter(rank, 0);
+    const double merging = timed_us([&] { executor_->merge(*folded); });
+    const double unmerging = timed_us([&] { executor_->unmerge(); });
+    return {{rank, merging}, {0, unmerging}};
+  }
+
+  SchedulerSample schedule(const PlannedSchedule& schedule) override {
+    return probe_scheduler(schedule, threads_);
+  }
+
+ private:
+  std::unique_ptr<CpuExecutor> make_executor() {
+    CpuExecutorOptions options;
+    options.threads = threads_;
+    const std::vector<int> cores = usable_cores();
+    if (static_cast<std::size_t>(threads_) <= cores.size()) options.cores = cores;
+    options.isa = kernels::best_isa();
+    options.type = element_type(RuntimeSection{}, model_);
+    options.block_tokens = kBlockTokens;
+    options.kv_blocks =
+        (16 * (kMostContext + kBlockTokens) + kMostSequences * 32 * kBlockTokens) / kBlockTokens;
+    options.max_batch = kMostSequences;
+    options.max_batch_tokens = kMostPrefill;
+    weights_ = open_weights(model_);
+    blocks_.resize(static_cast<std::size_t>(options.kv_blocks));
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+    RngStream rng(1, "calibration");
+    for (int i = 0; i < kMostPrefill; ++i) {
+      tokens_.push_back(
+          static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(model_.vocab))));
+    }
+    return std::make_unique<CpuExecutor>(model_, *weights_, options);
+  }
+
+  // Pages of the cache that nobody wrote are all the same zero page, which no real cache is.
+  void fill_cache() {
+    std::vector<std::byte> ones(
+        static_cast<std::size_t>(kBlockTokens * executor_->kv_bytes_per_token()), std::byte{0x3c});
+    for (const BlockIndex block : blocks_) {
+      executor_->copy_in(std::span(&block, 1), kBlockTokens, ones.data());
+    }
+  }
+
+  const DeviceAdapter* adapter(int rank, int number) {
+    std::unique_ptr<DeviceAdapter>& entry = adapters_[{rank, number}];
+    if (entry == nullptr) {
+      const auto weights =
+          random_adapter(model_, "calibration", rank, targets_, static_cast<std::uint64_t>(number));
+      entry = executor_->pack_adapter(*weights, calibrated_ranks().back());  // as slots are
+    }
+    return entry.get();
+  }
+
+  ModelConfig model_;
+  std::vector<std::string> targets_;
+  int threads_;
+  std::vector<BlockIndex> blocks_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int32_t> sampled_;
+  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<CpuExecutor> executor_;
+  std::map<std::pair<int, int>, std::unique_ptr<DeviceAdapter>> adapters_;
+  std::vector<std::byte> host_;
+  Workload disk_;
+  std::unique_ptr<AdapterSource> folder_;
+};
+
+}  // namespace
+
+std::unique_ptr<CalibrationTarget> make_cpu_calibration(const ModelConfig& model,
+                                                        const std::vector<std::string>& targets,
+                                                        int threads) {
+  return std::make_unique<CpuCalibration>(model, targets, threads);
+}
+
+}  // namespace servelab

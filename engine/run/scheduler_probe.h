@@ -1,0 +1,14 @@
+// Times the real scheduling path: a cluster under vllm-lora on the CPU engine, with a model so
+// small that its steps cost next to nothing beside what is to be measured.
+#ifndef SERVELAB_RUN_SCHEDULER_PROBE_H_
+#define SERVELAB_RUN_SCHEDULER_PROBE_H_
+
+#include "engine/run/calibrate.h"
+
+namespace servelab {
+
+SchedulerSample probe_scheduler(const PlannedSchedule& schedule, int threads);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_RUN_SCHEDULER_PROBE_H_

@@ -1,0 +1,18 @@
+// The benchmarks: each checks against the reference first, then prints a table.
+#ifndef SERVELAB_KERNELS_BENCH_BENCHES_H_
+#define SERVELAB_KERNELS_BENCH_BENCHES_H_
+
+#include "kernels/bench/machine.h"
+
+namespace servelab::kernels {
+
+// Every linear layer of the model once, each with weights of its own so that they come from memory,
+// in every library.
+void bench_gemm(Team& team, const Machine& machine, DType type);
+
+// LoRA, attention and the element-wise operations, as shares of the linear layers of their step.
+void bench_ops(Team& team, const Machine& machine);
+
+}  // namespace servelab::kernels
+
+#endif  // SERVELAB_KERNELS_BENCH_BENCHES_H_

@@ -1,0 +1,267 @@
+// Attention as two GEMMs with packed tiles of 64 keys, and an online softmax between them.
+//
+// A tile's keys and values are gathered from their slots into panels once per block of query rows;
+// then every row that sees the tile gets scores (keys as weights), exponentials, and its share of
+// the output (values as weights). A row's arithmetic is a function of its position alone: tiles
+// start at multiples of 64, and in the last tile the row takes only keys up to its own.
+#ifndef SERVELAB_KERNELS_CPU_ATTENTION_KERNEL_H_
+#define SERVELAB_KERNELS_CPU_ATTENTION_KERNEL_H_
+
+#include "kernels/attention.h"
+#include "kernels/cpu/attention_scratch.h"
+#include "kernels/cpu/elementwise_kernel.h"
+#include "kernels/cpu/gemm_kernel.h"
+
+namespace servelab::kernels {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+inline std::int64_t slot_of(const KvCache& cache, const AttentionTask& task, int position) {
+  return static_cast<std::int64_t>(task.blocks[position / cache.block_tokens]) *
+             cache.block_tokens +
+         position % cache.block_tokens;
+}
+
+// One block of query rows: row = query * group + head within the group.
+template <class S, class E>
+class AttentionBlock {
+ public:
+  AttentionBlock(const KvCache& cache, const AttentionTask& task, int kv_head, int group,
+                 void* scratch)
+      : cache_(cache), task_(task), kv_head_(kv_head), group_(group) {
+    const AttentionScratch layout = layout_attention_scratch(cache.type, cache.head_dim, group);
+    char* base = static_cast<char*>(scratch);
+    keys_ = base + layout.keys;
+    values_ = base + layout.values;
+    q_ = reinterpret_cast<float*>(base + layout.q);
+    scores_ = reinterpret_cast<float*>(base + layout.scores);
+    out_ = reinterpret_cast<float*>(base + layout.out);
+    maxima_ = reinterpret_cast<float*>(base + layout.maxima);
+    sums_ = reinterpret_cast<float*>(base + layout.sums);
+  }
+
+  // Queries [begin, end) of the task.
+  void run(const float* q, std::int64_t ldq, void* out, std::int64_t ldo, int begin, int end) {
+    begin_ = begin;
+    end_ = end;
+    load_queries(q, ldq);
+    const int keys = task_.context + end;
+    for (int tile = 0; tile < keys; tile += kKeyTile) {
+      pack(tile, keys - tile < kKeyTile ? keys - tile : kKeyTile);
+      visit(tile);
+    }
+    store(out, ldo);
+  }
+
+ private:
+  // Keys of the tile that query sees, were the tile endless.
+  int visible(int query, int tile) const { return task_.context + query + 1 - tile; }
+  int row_of(int query) const { return (query - begin_) * group_; }
+
+  void load_queries(const float* q, std::int64_t ldq) {
+    const int d = cache_.head_dim;
+    for (int query = begin_; query < end_; ++query) {
+      const float* from = q + query * ldq + static_cast<std::int64_t>(kv_head_) * group_ * d;
+      const std::int64_t to = static_cast<std::int64_t>(row_of(query)) * d;
+      for (int i = 0; i < group_ * d; i += kLanes) {
+        S::store(q_ + to + i, rounded(S::load(from + i)));
+        S::store(out_ + to + i, S::zero());
+      }
+    }
+    for (int row = 0; row < row_of(end_); ++row) {
+      maxima_[row] = kMinusInfinity;
+      sums_[row] = 0;
+    }
+  }
+
+  // Gathers keys tile .. tile + count - 1 and their values into panels. Slots beyond are not read.
+  void pack(int tile, int count) {
+    const int d = cache_.head_dim;
+    const char* keys[kKeyTile] = {};
+    const char* values[kKeyTile] = {};
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t offset =
+          (slot_of(cache_, task_, tile + i) * cache_.kv_heads + kv_head_) * d * E::kBytes;
+      keys[i] = static_cast<const char*>(cache_.keys) + offset;
+      values[i] = static_cast<const char*>(cache_.values) + offset;
+    }
+    const int steps = d / E::kDepth;
+    for (int panel = 0; panel * kPanelColumns < count; ++panel) {
+      char* lines = keys_ + static_cast<std::size_t>(panel * steps) * kLine;
+      for (int step = 0; step < steps; step += 16) {
+        S::transpose(keys + panel * kPanelColumns, static_cast<std::size_t>(step) * 4,
+                     steps - step < 16 ? steps - step : 16,
+                     lines + static_cast<std::size_t>(step) * kLine);
+      }
+    }
+    for (int i = 0; i < count; i += E::kDepth) {
+      for (int panel = 0; panel * kPanelColumns < d; ++panel) {
+        const int line = panel * (kKeyTile / E::kDepth) + i / E::kDepth;
+        pack_values(values + i, panel * kPanelColumns * E::kBytes,
+                    values_ + static_cast<std::size_t>(line) * kLine);
+      }
+    }
+  }
+
+  static void pack_values(const char* const* rows, int offset, char* line) {
+    if constexpr (E::kDepth == 2) {
+      S::interleave(rows[0] + offset, rows[1] == nullptr ? nullptr : rows[1] + offset, line);
+    } else {
+      S::store(reinterpret_cast<float*>(line), S::load(reinterpret_cast<const float*>(rows[0] + offset)));
+    }
+  }
+
+  // Folds a packed tile into all rows that see any of it.
+  void visit(int tile) {
+    const int d = cache_.head_dim;
+    const int first = visible(begin_, tile) > 0 ? begin_ : tile - task_.context;
+    const int row = row_of(first);
+    const int last_visible = visible(end_ - 1, tile);
+    const int panels =
+        last_visible < kKeyTile ? (last_visible + kPanelColumns - 1) / kPanelColumns : 4;
+    const PanelView keys{keys_, static_cast<std::size_t>(d / E::kDepth) * kLine, kKeyTile, d};
+    gemm_rows<S, E>(keys, Rows{q_, d}.from(row), scores_ + row * kKeyTile, kKeyTile,
+                    row_of(end_) - row, Store::kSet, 0, panels);
+    int query = first;
+    for (; query < end_ && visible(query, tile) < kKeyTile; ++query) {
+      soften_query(query, visible(query, tile));
+      accumulate(row_of(query), group_, visible(query, tile));
+    }
+    if (query == end_) return;
+    const int whole = row_of(query);
+    for (; query < end_; ++query) soften_query(query, kKeyTile);
+    accumulate(whole, row_of(end_) - whole, kKeyTile);
+  }
+
+  void soften_query(int query, int count) {
+    for (int head = 0; head < group_; ++head) soften(row_of(query) + head, count);
+  }
+
+  // Turns a row's first `count` scores into weights exp(score - maximum) and zeros, and scales what
+  // the row has gathered so far to the new maximum. Works in powers of two.
+  void soften(int row, int count) {
+    constexpr int kVectors = kKeyTile / kLanes;
+    typename S::Vec s[kVectors];
+    float* scores = scores_ + row * kKeyTile;
+    const auto factor =
+        S::set(kLog2E / __builtin_sqrtf(static_cast<float>(cache_.head_dim)));
+    auto most = S::set(maxima_[row]);
+    for (int v = 0; v < kVectors; ++v) {
+      s[v] = S::select(lanes(count, v), S::mul(S::load(scores + v * kLanes), factor),
+                       S::set(kMinusInfinity));
+      most = S::max(most, s[v]);
+    }
+    const float maximum = S::largest(most);
+    if (maximum > maxima_[row]) rescale(row, maximum);
+    auto total = S::zero();  // of the weights as rounded: the normaliser matches what it divides
+    for (int v = 0; v < kVectors; ++v) {
+      const auto power = rounded(exp2<S>(S::sub(s[v], S::set(maximum))));
+      s[v] = S::select(lanes(count, v), power, S::zero());
+      S::store(scores + v * kLanes, s[v]);
+      total = S::add(total, s[v]);
+    }
+    sums_[row] += S::sum(total);
+  }
+
+  // As the cache's type would round it.
+  static typename S::Vec rounded(typename S::Vec value) {
+    return E::kBytes == 2 ? S::through_bf16(value) : value;
+  }
+
+  static int lanes(int count, int vector) {
+    const int n = count - vector * kLanes;
+    return n < 0 ? 0 : n < kLanes ? n : kLanes;
+  }
+
+  void rescale(int row, float maximum) {
+    const int d = cache_.head_dim;
+    const auto factor = exp2<S>(S::set(maxima_[row] - maximum));
+    float* out = out_ + static_cast<std::int64_t>(row) * d;
+    for (int i = 0; i < d; i += kLanes) S::store(out + i, S::mul(S::load(out + i), factor));
+    float first[kLanes];
+    S::store(first, factor);
+    sums_[row] *= first[0];
+    maxima_[row] = maximum;
+  }
+
+  // out += weights * values over the tile's first `count` keys.
+  void accumulate(int row, int rows, int count) {
+    const int d = cache_.head_dim;
+    const PanelView values{values_, kKeyTile / E::kDepth * kLine, d, count};
+    gemm_rows<S, E>(values, Rows{scores_, kKeyTile}.from(row),
+                    out_ + static_cast<std::int64_t>(row) * d, d, rows, Store::kAdd, 0,
+                    d / kPanelColumns);
+  }
+
+  void store(void* out, std::int64_t ldo) {
+    const int d = cache_.head_dim;
+    for (int query = begin_; query < end_; ++query) {
+      const std::int64_t to = query * ldo + static_cast<std::int64_t>(kv_head_) * group_ * d;
+      for (int head = 0; head < group_; ++head) {
+        const int row = row_of(query) + head;
+        const auto total = S::set(sums_[row]);
+        const float* from = out_ + static_cast<std::int64_t>(row) * d;
+        for (int i = 0; i < d; i += kLanes) {
+          store_lanes<S>(cache_.type, out, to + head * d + i, S::div(S::load(from + i), total),
+                         kLanes);
+        }
+      }
+    }
+  }
+
+  const KvCache& cache_;
+  const AttentionTask& task_;
+  int kv_head_;
+  int group_;
+  int begin_ = 0;
+  int end_ = 0;
+  char* keys_;
+  char* values_;
+  float* q_;
+  float* scores_;
+  float* out_;
+  float* maxima_;
+  float* sums_;
+};
+
+template <class S, class E>
+void attention_typed(const KvCache& cache, const AttentionTask& task, int kv_head, int group,
+                     const float* q, std::int64_t ldq, void* out, std::int64_t ldo, int query_begin,
+                     int query_end, void* scratch) {
+  AttentionBlock<S, E> block(cache, task, kv_head, group, scratch);
+  const int queries = layout_attention_scratch(cache.type, cache.head_dim, group).queries;
+  for (int begin = query_begin; begin < query_end; begin += queries) {
+    const int end = query_end - begin < queries ? query_end : begin + queries;
+    block.run(q, ldq, out, ldo, begin, end);
+  }
+}
+
+template <class S>
+void attention(const KvCache& cache, const AttentionTask& task, int kv_head, int group,
+               const float* q, std::int64_t ldq, void* out, std::int64_t ldo, int query_begin,
+               int query_end, void* scratch) {
+  auto* typed = cache.type == DType::kBf16 ? attention_typed<S, typename S::Bf16>
+                                           : attention_typed<S, typename S::F32>;
+  typed(cache, task, kv_head, group, q, ldq, out, ldo, query_begin, query_end, scratch);
+}
+
+template <class S>
+void kv_write(const KvCache& cache, const AttentionTask& task, const float* k, std::int64_t ldk,
+              const float* v, std::int64_t ldv, int head_begin, int head_end) {
+  const std::int64_t d = cache.head_dim;
+  for (int token = 0; token < task.tokens; ++token) {
+    const std::int64_t slot = slot_of(cache, task, task.context + token);
+    const std::int64_t to = (slot * cache.kv_heads + head_begin) * d;
+    for (std::int64_t i = 0; i < (head_end - head_begin) * d; i += kLanes) {
+      const std::int64_t from = head_begin * d + i;
+      store_lanes<S>(cache.type, cache.keys, to + i, S::load(k + token * ldk + from), kLanes);
+      store_lanes<S>(cache.type, cache.values, to + i, S::load(v + token * ldv + from), kLanes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace servelab::kernels
+
+#endif  // SERVELAB_KERNELS_CPU_ATTENTION_KERNEL_H_

@@ -1,0 +1,131 @@
+// y = x W^T (+ y) on panels, from tiles.
+#ifndef SERVELAB_KERNELS_CPU_GEMM_KERNEL_H_
+#define SERVELAB_KERNELS_CPU_GEMM_KERNEL_H_
+
+#include "kernels/cpu/elementwise_kernel.h"
+#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/thread_buffer.h"
+#include "kernels/gemm.h"
+
+namespace servelab::kernels {
+namespace {
+
+// Lines between the weights in use and those asked for, when they stream from memory.
+constexpr std::size_t kPrefetchAhead = 48 * kLine;
+
+// Bytes of x, as f32, that stay in the L2 cache while all panels pass by.
+constexpr int kBlockBytes = 1 << 20;
+
+template <class S, class E, int P>
+struct GemmTile {
+  template <int R>
+  static void run(const PanelView& w, int panel, Rows x, float* y, std::int64_t ldy, Store store,
+                  Prefetch prefetch) {
+    Tile<S, E, R, P> tile;
+    const int last = w.columns_of(panel + P - 1);  // only the last panel can be narrow
+    if (store == Store::kAdd) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) {
+          const float* from = y + r * ldy + p * kPanelColumns;
+          tile.sums[r][p] = p + 1 < P ? S::load(from) : S::load(from, last);
+        }
+      }
+    } else {
+      tile.clear();
+    }
+    tile.multiply(w, panel, x, prefetch);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) {
+        float* to = y + r * ldy + p * kPanelColumns;
+        p + 1 < P ? S::store(to, tile.sums[r][p]) : S::store(to, tile.sums[r][p], last);
+      }
+    }
+  }
+};
+
+// Few rows: the weights stream through once, a panel at a time.
+template <class S, class E>
+void gemm_stream(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
+                 int panel_begin, int panel_end) {
+  for (int panel = panel_begin; panel < panel_end; ++panel) {
+    for_rows<GemmTile<S, E, 1>, S::kTileRows>(m, w, panel, x, y + panel * kPanelColumns, ldy, store,
+                                              Prefetch{w.panel(panel) + kPrefetchAhead, kChunk});
+  }
+}
+
+// Rows of one block with P panels; meanwhile fetches the P panels that follow.
+template <class S, class E, int P>
+void gemm_group(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
+                int panel, int panel_end) {
+  const int passes = (m + S::kTileRows - 1) / S::kTileRows;
+  Prefetch prefetch;
+  if (panel + P < panel_end) prefetch = {w.panel(panel + P), (kChunk * P + passes - 1) / passes};
+  const int chunks = w.k / E::kDepth / kChunk;
+  y += panel * kPanelColumns;
+  for (int row = 0; row < m;) {
+    const int rows = next_rows(m - row, S::kTileRows);
+    for_rows<GemmTile<S, E, P>, S::kTileRows>(
+        rows, w, panel, x.from(row), y + row * ldy, ldy, store,
+        prefetch);
+    prefetch.at += static_cast<std::size_t>(chunks * prefetch.lines) * kLine;
+    row += rows;
+  }
+}
+
+template <class S, class E>
+void gemm_rows(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
+               int panel_begin, int panel_end) {
+  if (m <= 0) return;
+  if (m <= S::kTileRows) {
+    gemm_stream<S, E>(w, x, y, ldy, m, store, panel_begin, panel_end);
+    return;
+  }
+  constexpr int kPanels = S::kTilePanels;
+  int panel = panel_begin;
+  for (; panel + kPanels <= panel_end; panel += kPanels) {
+    gemm_group<S, E, kPanels>(w, x, y, ldy, m, store, panel, panel_end);
+  }
+  for (; panel < panel_end; ++panel) {
+    gemm_group<S, E, 1>(w, x, y, ldy, m, store, panel, panel_end);
+  }
+}
+
+// Copies rows of x as f32 into this thread's buffer. The stride keeps rows of a power of two apart
+// in the cache: it holds only 12 lines of the same address modulo 4096.
+template <class S>
+Rows stage_rows(DType type, const void* x, std::int64_t ldx, int rows, int k) {
+  const std::ptrdiff_t stride = (k + 15) / 16 * 16 + 16;
+  const std::size_t size = static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride);
+  auto* out = static_cast<float*>(thread_buffer(size * sizeof(float)));
+  const auto element = static_cast<std::int64_t>(type == DType::kF32 ? 4 : 2);
+  for (int row = 0; row < rows; ++row) {
+    widen<S>(type, static_cast<const char*>(x) + row * ldx * element, out + row * stride, k);
+  }
+  return {out, stride};
+}
+
+template <class S>
+void gemm(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64_t ldy, int m,
+          Store store, int panel_begin, int panel_end) {
+  const std::int64_t element = w.type == DType::kF32 ? 4 : 2;
+  const int most = kBlockBytes / 4 / (w.k + 1) / S::kTileRows * S::kTileRows;
+  const int block = most < S::kTileRows ? S::kTileRows : most;
+  auto* product = w.type == DType::kF32 ? gemm_rows<S, typename S::F32>
+                                        : gemm_rows<S, typename S::Bf16>;
+  for (int row = 0; row < m;) {
+    const int rows = next_rows(m - row, block);
+    const Rows in = stage_rows<S>(w.type, static_cast<const char*>(x) + row * ldx * element, ldx,
+                                  rows, w.k);
+    product(view(w), in, y + row * ldy, ldy, rows, store, panel_begin, panel_end);
+    row += rows;
+  }
+}
+
+}  // namespace
+}  // namespace servelab::kernels
+
+#endif  // SERVELAB_KERNELS_CPU_GEMM_KERNEL_H_

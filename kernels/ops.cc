@@ -1,0 +1,73 @@
+#include "kernels/ops.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/cpu/isa_tables.h"
+#include "kernels/ref/ref.h"
+
+namespace servelab::kernels {
+namespace {
+
+constinit const Ops kReferenceOps = {
+    .isa = Isa::kReference,
+    .name = "reference",
+    .gemm = ref::gemm,
+    .lora_shrink = ref::lora_shrink,
+    .lora_expand = ref::lora_expand,
+    .lora_merge = ref::lora_merge,
+    .attention = ref::attention,
+    .kv_write = ref::kv_write,
+    .rms_norm = ref::rms_norm,
+    .rope = ref::rope,
+    .swiglu = ref::swiglu,
+    .widen = ref::widen,
+    .narrow = ref::narrow,
+};
+
+Isa choose_isa() {
+  constexpr Isa kBestFirst[] = {Isa::kAvx512Bf16, Isa::kAvx2, Isa::kReference};
+  const char* wanted = std::getenv("SERVELAB_ISA");
+  if (wanted != nullptr) {
+    for (const Isa isa : kBestFirst) {
+      if (supported(isa) && std::string_view(wanted) == ops(isa).name) return isa;
+    }
+  }
+  for (const Isa isa : kBestFirst) {
+    if (supported(isa)) return isa;
+  }
+  return Isa::kReference;
+}
+
+}  // namespace
+
+bool supported(Isa isa) {
+  if (isa == Isa::kReference) return true;
+#ifdef SERVELAB_HAVE_X86
+  if (isa == Isa::kAvx2) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+  }
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+Isa best_isa() {
+  static const Isa isa = choose_isa();
+  return isa;
+}
+
+const Ops& ops(Isa isa) {
+#ifdef SERVELAB_HAVE_X86
+  if (isa == Isa::kAvx2) return kAvx2Ops;
+  if (isa == Isa::kAvx512Bf16) return kAvx512Bf16Ops;
+#endif
+  static_cast<void>(isa);
+  return kReferenceOps;
+}
+
+}  // namespace servelab::kernels

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Writes small seeds for the fuzzers into the folder given: <folder>/<fuzzer>/<seed>."""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+
+def safetensors(header, data):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(kind, shape, begin, end):
+    return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+
+
+FILES = {
+    "one": safetensors({"a": tensor("F32", [2, 1], 0, 8)}, struct.pack("<ff", 1, -2)),
+    "two": safetensors({"__metadata__": {"format": "pt"}, "a": tensor("BF16", [2], 0, 4),
+                        "b": tensor("F16", [1, 1], 4, 6)}, b"\x80\x3f\x00\x40\x00\x3c"),
+    "empty": safetensors({}, b""),
+    "integers": safetensors({"a": tensor("I64", [], 0, 8)}, bytes(8)),
+    "nan": safetensors({"a": tensor("F32", [1], 0, 4)}, struct.pack("<f", float("nan"))),
+    "gap": safetensors({"a": tensor("U8", [1], 1, 2)}, bytes(2)),
+}
+
+LORA = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "down_proj"]}
+HF = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+      "intermediate_size": 128, "vocab_size": 160, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+CONFIGS = {
+    "list": LORA,
+    "pattern": LORA | {"target_modules": r".*\.(?:q|v)_proj|(?!x)[a-z.\d]{2,9}$"},
+    "all-linear": LORA | {"target_modules": "all-linear", "exclude_modules": ["o_proj"]},
+    "layers": LORA | {"layers_to_transform": [0, 1], "layers_pattern": "layers"},
+    "patterns": LORA | {"use_rslora": True, "rank_pattern": {r"layers\.0\..*": 4},
+                        "alpha_pattern": {"(q|k)_proj": 2.5}},
+    "dora": LORA | {"use_dora": True, "bias": "none", "modules_to_save": None},
+    "llama": HF,
+    "llama3": HF | {"rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
+    "mistral": HF | {"model_type": "mistral", "architectures": ["MistralForCausalLM"],
+                     "sliding_window": 128, "rope_theta": 10000.0},
+}
+
+
+def main():
+    root = Path(sys.argv[1])
+    for name, content in FILES.items():
+        path = root / "safetensors_fuzz" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for name, content in CONFIGS.items():
+        path = root / "adapter_config_fuzz" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+// The CPU engine from the command line: runs, replays, token ids in and out, and refusals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/program.h"
+
+namespace servelab {
+namespace {
+
+using test::ProgramResult;
+using test::run_program;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+constexpr const char* kHead =
+    "title: test\nmodel: tiny-15m\nhardware: cpu-uncalibrated\nbackend: cpu\n"
+    "runtime: {max_arrival_lag_s: 10}\n"
+    "engine: {max_batch: 8, adapter_slots: 4}\n"
+    "workload:\n"
+    "  requests: 30\n"
+    "  adapters: {count: 8, ranks: [4, 8]}\n"
+    "  arrivals: {process: poisson, rate: 60}\n"
+    "  lengths: {source: uniform, prompt_range: [1, 40], output_range: [1, 8]}\n";
+
+class CpuEngine : public ::testing::Test {
+ protected:
+  std::string spec(const std::string& more) const {
+    return folder_.file("cpu.yaml", std::string(kHead) + more);
+  }
+  ProgramResult run(const std::string& command, const std::string& file) const {
+    return run_program({command, file, "--out", folder_ / "out"});
+  }
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(CpuEngine, RunsAndReplaysToTheSameDecisions) {
+  const std::string file = spec("techniques: [slora, dlora, merged-only]\n");
+  const ProgramResult first = run("run", file);
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("3 points: 3 run, 0 cached; 3 VALID"));
+  EXPECT_THAT(run("run", file).out, HasSubstr("0 run, 3 cached"));
+  const ProgramResult replay = run("replay", file);
+  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+  EXPECT_THAT(replay.out, HasSubstr("slora  seed=0: "));
+  EXPECT_THAT(replay.out, HasSubstr("decisions identical"));
+}
+
+TEST_F(CpuEngine, AdaptersLoadFromDisk) {
+  const ProgramResult result =
+      run("run", folder_.file("disk.yaml", std::string(kHead) + "techniques: [slora]\nsweep:\n"
+                                           "  runtime.adapter_store: [host, disk]\n"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("2 VALID"));
+}
+
+TEST_F(CpuEngine, ReplayNeedsARealRun) {
+  const std::string file = spec("techniques: [slora]\n");
+  const ProgramResult before = run("replay", file);
+  EXPECT_EQ(before.code, 1);
+  EXPECT_THAT(before.err, HasSubstr("1 were not run"));
+}
+
+TEST_F(CpuEngine, RefusesWhatItCannotDo) {
+  const ProgramResult parallel =
+      run("run", spec("techniques: [slora]\ncluster: {tensor_parallel: 2}\n"));
+  EXPECT_NE(parallel.code, 0);
+  EXPECT_THAT(parallel.err, HasSubstr("cluster.tensor_parallel"));
+}
+
+std::vector<std::string> generate(const std::string& tokens) {
+  return {"generate",
+          "--experiments",
+          std::string(SERVELAB_SOURCE_DIR) + "/experiments",
+          "--model",
+          "tiny-15m",
+          "--tokens",
+          tokens,
+          "--max-tokens",
+          "5"};
+}
+
+TEST_F(CpuEngine, GeneratesTokenIds) {
+  const ProgramResult first = run_program(generate("1,2,3"));
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.out, MatchesRegex("[0-9]+(,[0-9]+){4}\n"));
+  EXPECT_EQ(run_program(generate("1,2,3")).out, first.out);
+  const ProgramResult bad = run_program(generate("1,x,3"));
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("--tokens: entry 2 of '1,x,3' is not a token id"));
+}
+
+}  // namespace
+}  // namespace servelab
