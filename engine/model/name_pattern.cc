@@ -50,6 +50,9 @@ class NamePatternParser {
 
   std::size_t parse() {
     if (text_.size() > kLongestPattern) fail("is too long");
+    for (const char c : text_) {
+      if (static_cast<unsigned char>(c) > 127) fail("has a character that is not ASCII");
+    }
     const std::size_t root = choice(0);
     if (at_ != text_.size()) fail("has a ')' too many");
     return root;
@@ -168,7 +171,6 @@ class NamePatternParser {
     std::bitset<256> set;
     for (bool first = true; first || text_.compare(at_, 1, "]") != 0; first = false) {
       const char low = next();
-      if (static_cast<unsigned char>(low) > 127) fail("has a class with a non-ASCII character");
       if (low == '\\') {
         set |= escaped(next());
         continue;

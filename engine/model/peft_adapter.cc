@@ -106,7 +106,7 @@ class ConfigWriter {
     json_["target_modules"] = uniform ? Json(names) : Json(modules_);
     json_["rank_pattern"] = ranks_;
     json_["alpha_pattern"] = alphas_;
-    return json_.dump(2) + "\n";
+    return json_.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   }
 
  private:

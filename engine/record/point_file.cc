@@ -146,6 +146,9 @@ void write_delivered(Hdf5Writer* out, const RunRecord& record) {
       "kind", {"1", "what happened", kEventKindNames}, [&](std::size_t i) { return e[i].kind; });
   events.column<std::int64_t>("subject", {"1", "request; or replica << 32 | step slot or adapter"},
                               [&](std::size_t i) { return e[i].subject; });
+}
+
+void write_step_timings(Hdf5Writer* out, const RunRecord& record) {
   const auto& t = record.step_timings;
   Columns steps(out, "/step_timings", t.size());
   for_each_part([&](const char* name, const char* text, auto part) {
@@ -262,6 +265,7 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
   out.text("/spec/effective", point.effective, {"json", "settings after defaults"});
   out.text("/spec/requested", point.requested, {"json", "settings as written"});
   out.text("/spec/sweep", point.sweep, {"json", "this point's coordinates"});
+  if (record.options.keep_delivered) write_step_timings(&out, record);
   if (record.options.token_times) {
     out.dataset<std::int64_t>("/tokens/offsets", record.token_offsets,
                               {"1", "request i's tokens are times[offsets[i]:offsets[i+1]]"});

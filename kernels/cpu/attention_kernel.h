@@ -29,7 +29,11 @@ class AttentionBlock {
  public:
   AttentionBlock(const KvCache& cache, const AttentionTask& task, int kv_head, int group,
                  void* scratch)
-      : cache_(cache), task_(task), kv_head_(kv_head), group_(group) {
+      : cache_(cache),
+        task_(task),
+        kv_head_(kv_head),
+        group_(group),
+        factor_(kLog2E / __builtin_sqrtf(static_cast<float>(cache.head_dim))) {
     const AttentionScratch layout = layout_attention_scratch(cache.type, cache.head_dim, group);
     char* base = static_cast<char*>(scratch);
     keys_ = base + layout.keys;
@@ -71,7 +75,7 @@ class AttentionBlock {
     }
     for (int row = 0; row < row_of(end_); ++row) {
       maxima_[row] = kMinusInfinity;
-      sums_[row] = 0;
+      S::store(sums_ + row * kLanes, S::zero());
     }
   }
 
@@ -121,47 +125,69 @@ class AttentionBlock {
     const int panels =
         last_visible < kKeyTile ? (last_visible + kPanelColumns - 1) / kPanelColumns : 4;
     const PanelView keys{keys_, static_cast<std::size_t>(d / E::kDepth) * kLine, kKeyTile, d};
-    gemm_rows<S, E>(keys, Rows{q_, d}.from(row), scores_ + row * kKeyTile, kKeyTile,
-                    row_of(end_) - row, Store::kSet, 0, panels);
-    int query = first;
-    for (; query < end_ && visible(query, tile) < kKeyTile; ++query) {
-      soften_query(query, visible(query, tile));
-      accumulate(row_of(query), group_, visible(query, tile));
+    gemm_cached<S, E>(keys, Rows{q_, d}.from(row), scores_ + row * kKeyTile, kKeyTile,
+                      row_of(end_) - row, Store::kSet, panels);
+    for (int query = first; query < end_; ++query) {
+      const int count = visible(query, tile) < kKeyTile ? visible(query, tile) : kKeyTile;
+      for (int head = 0; head < group_; ++head) soften(row_of(query) + head, count);
     }
-    if (query == end_) return;
-    const int whole = row_of(query);
-    for (; query < end_; ++query) soften_query(query, kKeyTile);
-    accumulate(whole, row_of(end_) - whole, kKeyTile);
+    int query = first;
+    while (query < end_ && visible(query, tile) < kKeyTile) query = accumulate_some(query, tile);
+    if (query < end_) accumulate(row_of(query), row_of(end_) - row_of(query), 0, kKeyTile);
   }
 
-  void soften_query(int query, int count) {
-    for (int head = 0; head < group_; ++head) soften(row_of(query) + head, count);
+  // Values for some queries from `query` on that see a part of the tile: first the keys that all of
+  // them see, then each query's own. Returns the query after them.
+  int accumulate_some(int query, int tile) {
+    int next = query + 1;
+    while (next < end_ && (next + 1 - query) * group_ <= S::kTileRows &&
+           visible(next, tile) < kKeyTile) {
+      ++next;
+    }
+    int common = visible(query, tile);
+    if (next > query + 1) common = common / E::kDepth * E::kDepth;  // a whole number of lines
+    accumulate(row_of(query), row_of(next) - row_of(query), 0, common);
+    for (; query < next; ++query) {
+      if (visible(query, tile) > common) {
+        accumulate(row_of(query), group_, common, visible(query, tile));
+      }
+    }
+    return next;
   }
 
   // Turns a row's first `count` scores into weights exp(score - maximum) and zeros, and scales what
   // the row has gathered so far to the new maximum. Works in powers of two.
   void soften(int row, int count) {
     constexpr int kVectors = kKeyTile / kLanes;
-    typename S::Vec s[kVectors];
     float* scores = scores_ + row * kKeyTile;
-    const auto factor =
-        S::set(kLog2E / __builtin_sqrtf(static_cast<float>(cache_.head_dim)));
-    auto most = S::set(maxima_[row]);
+    typename S::Vec s[kVectors];
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      s[v] = S::select(lanes(count, v), S::mul(S::load(scores + v * kLanes), factor),
-                       S::set(kMinusInfinity));
-      most = S::max(most, s[v]);
+      s[v] = S::mul(S::load(scores + v * kLanes), S::set(factor_));
     }
-    const float maximum = S::largest(most);
-    if (maximum > maxima_[row]) rescale(row, maximum);
-    auto total = S::zero();  // of the weights as rounded: the normaliser matches what it divides
-    for (int v = 0; v < kVectors; ++v) {
-      const auto power = rounded(exp2<S>(S::sub(s[v], S::set(maximum))));
-      s[v] = S::select(lanes(count, v), power, S::zero());
-      S::store(scores + v * kLanes, s[v]);
-      total = S::add(total, s[v]);
+    if (count < kKeyTile) keep_lanes(s, count, kMinusInfinity);
+    const auto most = S::max(S::max(s[0], s[1]), S::max(s[2], s[3]));
+    const float largest = S::largest(most);
+    if (largest > maxima_[row]) rescale(row, largest);
+    const auto maximum = S::set(maxima_[row]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) s[v] = rounded(exp2<S>(S::sub(s[v], maximum)));
+    if (count < kKeyTile) keep_lanes(s, count, 0);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) S::store(scores + v * kLanes, s[v]);
+    // The sums are of weights as rounded, so that the normaliser matches what it divides.
+    const auto total = S::add(S::add(s[0], s[1]), S::add(s[2], s[3]));
+    float* sums = sums_ + row * kLanes;
+    S::store(sums, S::add(S::load(sums), total));
+  }
+
+  // Replaces all but the first `count` of a tile's lanes.
+  static void keep_lanes(typename S::Vec (&s)[kKeyTile / kLanes], int count, float other) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kKeyTile / kLanes; ++v) {
+      const int n = count - v * kLanes;
+      s[v] = S::select(n < 0 ? 0 : n < kLanes ? n : kLanes, s[v], S::set(other));
     }
-    sums_[row] += S::sum(total);
   }
 
   // As the cache's type would round it.
@@ -169,29 +195,24 @@ class AttentionBlock {
     return E::kBytes == 2 ? S::through_bf16(value) : value;
   }
 
-  static int lanes(int count, int vector) {
-    const int n = count - vector * kLanes;
-    return n < 0 ? 0 : n < kLanes ? n : kLanes;
-  }
-
   void rescale(int row, float maximum) {
     const int d = cache_.head_dim;
     const auto factor = exp2<S>(S::set(maxima_[row] - maximum));
     float* out = out_ + static_cast<std::int64_t>(row) * d;
     for (int i = 0; i < d; i += kLanes) S::store(out + i, S::mul(S::load(out + i), factor));
-    float first[kLanes];
-    S::store(first, factor);
-    sums_[row] *= first[0];
+    float* sums = sums_ + row * kLanes;
+    S::store(sums, S::mul(S::load(sums), factor));
     maxima_[row] = maximum;
   }
 
-  // out += weights * values over the tile's first `count` keys.
-  void accumulate(int row, int rows, int count) {
+  // out += weights * values over keys [first, end) of the tile, in order.
+  void accumulate(int row, int rows, int first, int end) {
     const int d = cache_.head_dim;
-    const PanelView values{values_, kKeyTile / E::kDepth * kLine, d, count};
-    gemm_rows<S, E>(values, Rows{scores_, kKeyTile}.from(row),
-                    out_ + static_cast<std::int64_t>(row) * d, d, rows, Store::kAdd, 0,
-                    d / kPanelColumns);
+    const char* lines = values_ + static_cast<std::size_t>(first / E::kDepth) * kLine;
+    const PanelView values{lines, kKeyTile / E::kDepth * kLine, d, end - first};
+    gemm_cached<S, E>(values, Rows{scores_ + first, kKeyTile}.from(row),
+                      out_ + static_cast<std::int64_t>(row) * d, d, rows, Store::kAdd,
+                      d / kPanelColumns);
   }
 
   void store(void* out, std::int64_t ldo) {
@@ -200,7 +221,7 @@ class AttentionBlock {
       const std::int64_t to = query * ldo + static_cast<std::int64_t>(kv_head_) * group_ * d;
       for (int head = 0; head < group_; ++head) {
         const int row = row_of(query) + head;
-        const auto total = S::set(sums_[row]);
+        const auto total = S::set(S::sum(S::load(sums_ + row * kLanes)));
         const float* from = out_ + static_cast<std::int64_t>(row) * d;
         for (int i = 0; i < d; i += kLanes) {
           store_lanes<S>(cache_.type, out, to + head * d + i, S::div(S::load(from + i), total),
@@ -214,6 +235,7 @@ class AttentionBlock {
   const AttentionTask& task_;
   int kv_head_;
   int group_;
+  float factor_;  // from a product to the power of two that is its weight
   int begin_ = 0;
   int end_ = 0;
   char* keys_;

@@ -23,7 +23,7 @@ struct AttentionScratch {
   std::size_t scores;   // f32 [rows][kKeyTile], later the weights that they become
   std::size_t out;      // f32 [rows][head_dim], not yet divided by the sums
   std::size_t maxima;   // f32 [rows]
-  std::size_t sums;     // f32 [rows]
+  std::size_t sums;     // f32 [rows][16], to be added up in the end
   std::size_t bytes;    // of it all
 };
 
@@ -45,7 +45,7 @@ constexpr AttentionScratch layout_attention_scratch(DType type, int head_dim, in
   s.scores = take(rows * kTile * sizeof(float));
   s.out = take(rows * width * sizeof(float));
   s.maxima = take(rows * sizeof(float));
-  s.sums = take(rows * sizeof(float));
+  s.sums = take(rows * 16 * sizeof(float));
   return s;
 }
 

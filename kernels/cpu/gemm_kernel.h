@@ -94,6 +94,22 @@ void gemm_rows(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, St
   }
 }
 
+// The same for weights that are in cache already: few rows take four panels at once, so that no
+// addition waits for the one before.
+template <class S, class E>
+void gemm_cached(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
+                 int panel_end) {
+  constexpr int kWide = 4;
+  int panel = 0;
+  if (m <= S::kWideRows) {
+    for (; panel + kWide <= panel_end; panel += kWide) {
+      for_rows<GemmTile<S, E, kWide>, S::kWideRows>(m, w, panel, x, y + panel * kPanelColumns, ldy,
+                                                    store, Prefetch{});
+    }
+  }
+  if (panel < panel_end) gemm_rows<S, E>(w, x, y, ldy, m, store, panel, panel_end);
+}
+
 // Copies rows of x as f32 into this thread's buffer. The stride keeps rows of a power of two apart
 // in the cache: it holds only 12 lines of the same address modulo 4096.
 template <class S>

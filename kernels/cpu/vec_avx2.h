@@ -19,6 +19,7 @@ struct Avx2 {
 
   static constexpr int kTileRows = 4;  // 8 accumulators and 4 halves of weights of 16 registers
   static constexpr int kTilePanels = 1;
+  static constexpr int kWideRows = 1;
 
   // All ones in the first n of 8 lanes; n may be out of 0 .. 8.
   static __m256i first(int n) {

@@ -24,6 +24,7 @@ struct Avx512 {
   // of 32 registers.
   static constexpr int kTileRows = 12;
   static constexpr int kTilePanels = 2;
+  static constexpr int kWideRows = 5;  // of a tile with four panels
 
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 

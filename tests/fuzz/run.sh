@@ -26,5 +26,6 @@ for fuzzer in safetensors_fuzz adapter_config_fuzz; do
   echo "fuzz: $fuzzer, $seconds s"
   "$build/$fuzzer" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=2048 -max_len=4096 \
     -dict="$here/json.dict" -artifact_prefix="$build/findings/$fuzzer-" -print_final_stats=1 \
-    -verbosity=0 "$build/corpus/$fuzzer" "$build/seeds/$fuzzer"
+    -verbosity=0 "$build/corpus/$fuzzer" "$build/seeds/$fuzzer" 2>&1 |
+    sed '/^###### Recommended/,/^###### End/d'
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/models: tiny Hugging Face models, PEFT adapters for them, and what transformers
-and PEFT compute with them. Only needed to make the fixtures anew; the tests read what is committed.
+"""Writes tests/golden/models: tiny Hugging Face models, PEFT adapters for them, and what
+transformers and PEFT compute with them. Only needed to make the fixtures anew; the tests read what
+is committed.
 
 Made with (CPU is enough):
     pip install torch==2.15.0 transformers==5.23.0 peft==0.21.2 safetensors==0.8.0
@@ -165,7 +166,7 @@ def greedy(model, prompt):
 
 
 def draw_prompt(models, length, generator):
-    """A prompt on whose greedy path no case comes close to a tie, and what each case makes of it."""
+    """A prompt on whose greedy paths no case comes close to a tie, and what each makes of it."""
     for _ in range(200):
         prompt = torch.randint(3, VOCAB, (length,), generator=generator).tolist()
         results = {}

@@ -73,8 +73,9 @@ TEST(NamePatternTest, TimeIsBoundedWhateverThePattern) {
 }
 
 TEST(NamePatternTest, OtherSyntaxIsRefused) {
-  for (const char* pattern : {"(", ")", "a)", "*a", "a**", "a*+", "[a", "[z-a]", "(?<=a)b", "(?i)a",
-                              "(a)\\1", "a{3,2}", "a{2000}", "\\", "\\q", "(?P<n", "a{2}{3}"}) {
+  for (const char* pattern :
+       {"(", ")", "a)", "*a", "a**", "a*+", "[a", "[z-a]", "(?<=a)b", "(?i)a", "(a)\\1", "a{3,2}",
+        "a{2000}", "\\", "\\q", "(?P<n", "a{2}{3}", "\xc3\xa9?a"}) {
     EXPECT_THAT(error_of([&] { NamePattern(pattern, "here"); }), HasSubstr("here: the pattern"))
         << pattern;
   }
