@@ -25,12 +25,15 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
 SERVELAB := $(BUILD)/servelab
-SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims.yaml, \
-           $(wildcard experiments/*/*.yaml)))
+ALL_SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims.yaml, \
+               $(wildcard experiments/*/*.yaml)))
+# Specs that run the CPU engine in wall-clock time have a verb of their own.
+CPU_SPECS := $(sort $(shell grep -lE '^(backend: cpu|  backend: .*cpu)' $(ALL_SPECS) /dev/null))
+SPECS := $(filter-out $(CPU_SPECS),$(ALL_SPECS))
 SMOKE_SPECS := $(sort $(wildcard experiments/smoke/*.yaml))
 spec_ids = $(patsubst experiments/%.yaml,%,$(1))
 
-KNOWN := $(call spec_ids,$(SPECS) $(SMOKE_SPECS))
+KNOWN := $(call spec_ids,$(ALL_SPECS) $(SMOKE_SPECS))
 UNKNOWN := $(filter-out $(addprefix figures/,$(KNOWN)),$(filter figures/%,$(MAKECMDGOALS)))
 ifneq ($(UNKNOWN),)
   $(error no $(UNKNOWN:figures/%=experiments/%.yaml); known: $(KNOWN))
@@ -48,7 +51,7 @@ if [ ! -f "$$stamp" ] || [ "$$(cat "$$stamp")" != "$$flags" ]; then \
 fi
 endef
 
-.PHONY: help setup tools build test figures bench check-format sanitize smoke clean force
+.PHONY: help setup tools build test figures cpu-figures fuzz bench check-format sanitize smoke clean force
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z][^:]*:.*## / { printf "  make %-24s %s\n", $$1, $$2 } \
@@ -76,6 +79,10 @@ figures: build setup  ## run every experiment (only what changed) and draw every
 	$(SERVELAB) run $(SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(SPECS))
 
+cpu-figures: build setup  ## the figures measured on the CPU engine, in wall-clock time (about 30 minutes)
+	$(SERVELAB) run $(CPU_SPECS)
+	$(PYTHON) -m analysis.draw $(call spec_ids,$(CPU_SPECS))
+
 #! figures/<paper>/<fig>  ## run and draw one, such as figures/dlora/fig10
 figures/%: build setup force
 	$(SERVELAB) run 'experiments/$*.yaml'
@@ -85,11 +92,16 @@ smoke: build  ## run the specs in experiments/smoke
 	@[ -n '$(SMOKE_SPECS)' ] || { echo 'smoke: no specs in experiments/smoke' >&2; exit 1; }
 	$(SERVELAB) run $(SMOKE_SPECS)
 
-bench: build  ## run the micro-benchmarks
+bench: build  ## kernels, engine steps and the serving core against the machine's bounds
 	@[ -x '$(BUILD)/tests/servelab_bench' ] || { echo 'bench: $(BUILD)/tests/servelab_bench was' \
 	  'not built: it needs Google Benchmark (libbenchmark-dev) and tests/bench/*_bench.cc' >&2; \
 	  exit 1; }
+	'$(BUILD)/kernels/bench/servelab_kernel_bench'
+	-'$(BUILD)/tests/servelab_engine_bench'
 	'$(BUILD)/tests/servelab_bench'
+
+fuzz: tools  ## fuzz the parsers of model and adapter files, FUZZ_SECONDS each (30)
+	BUILD='$(CURDIR)/build-fuzz' tests/fuzz/run.sh $(or $(FUZZ_SECONDS),30)
 
 # The suites of tests/specs run whole experiments: too slow under the sanitizers.
 sanitize: tools  ## unit and technique tests under ASan and UBSan, in build-sanitize
@@ -113,5 +125,5 @@ check-format:  ## clang-format in dry-run mode, and no line over 100 columns
 	   END { exit bad }'
 
 clean:  ## remove the build folders (results and .venv stay)
-	@for folder in '$(BUILD)' build-sanitize; do \
+	@for folder in '$(BUILD)' build-sanitize build-fuzz; do \
 	  if [ -f "$$folder/CMakeCache.txt" ]; then rm -rf -- "$$folder"; fi; done

@@ -5,8 +5,8 @@
 // + position % block_tokens; elements [slot][kv_heads][head_dim] of bf16 or f32. Slots past the
 // context may hold anything, NaN included: they never reach a result.
 //
-// Batch invariance: keys are visited in tiles of kKeyTile positions from 0; a query's result depends
-// on its own row and on keys 0 .. its position only.
+// Batch invariance: keys are visited in tiles of kKeyTile positions from 0; a query's result
+// depends on its own row and on keys 0 .. its position only.
 #ifndef SERVELAB_KERNELS_ATTENTION_H_
 #define SERVELAB_KERNELS_ATTENTION_H_
 
@@ -36,10 +36,10 @@ struct AttentionTask {
 };
 
 // Causal attention of the query heads of `kv_head` (group = heads / kv_heads of them, consecutive),
-// for queries [query_begin, query_end) of the task. q: f32, row i is query i of the task, row stride
-// ldq, all heads side by side; bf16 caches round q to bf16. out: elements of cache.type, laid out
-// like q with row stride ldo. softmax(q k / sqrt(head_dim)). scratch: attention_scratch() bytes,
-// 64-byte aligned, one per thread.
+// for queries [query_begin, query_end) of the task. q: f32, row i is query i of the task, row
+// stride ldq, all heads side by side; bf16 caches round q to bf16. out: elements of cache.type,
+// laid out like q with row stride ldo. softmax(q k / sqrt(head_dim)). scratch: attention_scratch()
+// bytes, 64-byte aligned, one per thread.
 using AttentionFn = void(const KvCache& cache, const AttentionTask& task, int kv_head, int group,
                          const float* q, std::int64_t ldq, void* out, std::int64_t ldo,
                          int query_begin, int query_end, void* scratch);

@@ -1,9 +1,9 @@
 // Linear layers: y[m, n] = x[m, k] * W[n, k]^T (+ y), f32 accumulation.
 //
-// Batch invariance: each y[i, j] is one accumulator that takes k in ascending order, whatever m and
-// the column range are (bf16: products of two neighbouring k are added as the instruction set's
-// dot product does). So a row's result never depends, not in one bit, on the other rows of the
-// batch, on chunking, or on how columns are shared between threads.
+// Batch invariance: each y[i, j] is one accumulator that starts from y (kAdd) or zero (kSet) and
+// takes k in ascending order, whatever m and the column range are. So a row's result never depends,
+// not in one bit, on the other rows of the batch, on chunking, or on how columns are shared between
+// threads. bf16 products are exact in f32; each is added with one rounding (the reference: two).
 #ifndef SERVELAB_KERNELS_GEMM_H_
 #define SERVELAB_KERNELS_GEMM_H_
 

@@ -123,15 +123,16 @@ void lora_shrink(const Ops& ops, const LoraBatch& batch, const void* x, std::int
   Share share(total, part, parts);
   const std::int64_t stride = shrink_stride(batch.width);
   for (const LoraRows& segment : segments) {
-    for_each_piece(batch, segment, piece_rows, [&](const LoraRows& s, int panel, int row, int rows) {
-      if (!share.takes(cost(rows))) return;
-      if (batch.kind == LoraKind::kEinsum) {
-        shrink_panel(ops, batch.kind, *s.pair, panel, row, rows, x, ldx, scratch, stride);
-        keep_own_rows(batch, s.pair, panel, row, rows, scratch, stride, t, ldt);
-      } else {
-        shrink_panel(ops, batch.kind, *s.pair, panel, row, rows, x, ldx, t, ldt);
-      }
-    });
+    for_each_piece(
+        batch, segment, piece_rows, [&](const LoraRows& s, int panel, int row, int rows) {
+          if (!share.takes(cost(rows))) return;
+          if (batch.kind == LoraKind::kEinsum) {
+            shrink_panel(ops, batch.kind, *s.pair, panel, row, rows, x, ldx, scratch, stride);
+            keep_own_rows(batch, s.pair, panel, row, rows, scratch, stride, t, ldt);
+          } else {
+            shrink_panel(ops, batch.kind, *s.pair, panel, row, rows, x, ldx, t, ldt);
+          }
+        });
   }
 }
 
@@ -140,8 +141,8 @@ void lora_expand(const Ops& ops, const LoraBatch& batch, const float* t, std::in
   for (int i = 0; i < batch.count; ++i) {
     const LoraRows& segment = batch.segments[i];
     if (segment.pair == nullptr) continue;
-    expand_rows(ops, batch.kind, segment, batch.width, t, ldt, y, ldy, row_begin, row_end, column_begin,
-                column_end);
+    expand_rows(ops, batch.kind, segment, batch.width, t, ldt, y, ldy, row_begin, row_end,
+                column_begin, column_end);
   }
   if (batch.kind != LoraKind::kEinsum || row_begin >= row_end) return;
   // The artifact's other work: every pair over the rows that are not its own, masked away here by
@@ -153,8 +154,8 @@ void lora_expand(const Ops& ops, const LoraBatch& batch, const float* t, std::in
     int row = row_begin;
     const auto skip_to = [&](int end) {
       const LoraRows others{row, end - row, all.pair};
-      expand_rows(ops, batch.kind, others, batch.width, t, ldt, origin, width, row_begin,
-                  row_end, column_begin, column_end);
+      expand_rows(ops, batch.kind, others, batch.width, t, ldt, origin, width, row_begin, row_end,
+                  column_begin, column_end);
     };
     for (int i = 0; i < batch.count; ++i) {
       const LoraRows& own = batch.segments[i];

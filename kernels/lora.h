@@ -38,8 +38,9 @@ enum class LoraKind : std::uint8_t {
 constexpr int shrink_stride(int width) { return panels_of(width) * kPanelColumns; }
 
 // t[rows, shrink_stride(..)] (f32, row stride ldt) = x * A^T. Computes for the segment's rank
-// (kSgmv, kMbgmv) or for `width` columns (kBgmv: width <= pair.a.n). Panels of A beyond that are
-// not read. `x` has A's type.
+// (kSgmv, kMbgmv) or for `width` columns (kBgmv, kEinsum: at most those of the slot), in whole
+// panels. Panels of A beyond that are not read. `x` has A's type. kEinsum is as kBgmv here, but all
+// rows at once.
 using LoraShrinkFn = void(LoraKind kind, const LoraRows& segment, int width, const void* x,
                           std::int64_t ldx, float* t, std::int64_t ldt);
 

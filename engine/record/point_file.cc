@@ -32,14 +32,22 @@ constexpr const char* kEventKindNames[] = {"step_done", "load_done", "arrival", 
 // part(timing) is a reference to it.
 template <class Visit>
 void for_each_part(Visit visit) {
-  visit("attention", "attention", [](auto& t) -> auto& { return t.cost.attention; });
-  visit("collective", "collectives", [](auto& t) -> auto& { return t.cost.collective; });
-  visit("dense", "dense layers", [](auto& t) -> auto& { return t.cost.dense; });
-  visit("host", "host work within the step", [](auto& t) -> auto& { return t.cost.host; });
-  visit("load_wait", "held back by a load", [](auto& t) -> auto& { return t.load_wait; });
-  visit("lora", "LoRA beside the weights", [](auto& t) -> auto& { return t.cost.lora; });
-  visit("swap", "moving KV", [](auto& t) -> auto& { return t.swap; });
-  visit("switching", "merging and unmerging", [](auto& t) -> auto& { return t.switching; });
+  visit(
+      "attention", "attention", [](auto& t) -> auto& { return t.cost.attention; });
+  visit(
+      "collective", "collectives", [](auto& t) -> auto& { return t.cost.collective; });
+  visit(
+      "dense", "dense layers", [](auto& t) -> auto& { return t.cost.dense; });
+  visit(
+      "host", "host work within the step", [](auto& t) -> auto& { return t.cost.host; });
+  visit(
+      "load_wait", "held back by a load", [](auto& t) -> auto& { return t.load_wait; });
+  visit(
+      "lora", "LoRA beside the weights", [](auto& t) -> auto& { return t.cost.lora; });
+  visit(
+      "swap", "moving KV", [](auto& t) -> auto& { return t.swap; });
+  visit(
+      "switching", "merging and unmerging", [](auto& t) -> auto& { return t.switching; });
 }
 
 // Writes one column per call from rows 0..count-1; `get` maps a row to its value. Columns of a
@@ -142,8 +150,8 @@ void write_delivered(Hdf5Writer* out, const RunRecord& record) {
   Columns events(out, "/delivered", e.size());
   events.column<std::int64_t>("at", {"ns", "when the event was delivered"},
                               [&](std::size_t i) { return e[i].at; });
-  events.column<std::uint8_t>(
-      "kind", {"1", "what happened", kEventKindNames}, [&](std::size_t i) { return e[i].kind; });
+  events.column<std::uint8_t>("kind", {"1", "what happened", kEventKindNames},
+                              [&](std::size_t i) { return e[i].kind; });
   events.column<std::int64_t>("subject", {"1", "request; or replica << 32 | step slot or adapter"},
                               [&](std::size_t i) { return e[i].subject; });
 }

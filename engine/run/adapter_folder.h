@@ -13,8 +13,9 @@
 
 namespace servelab {
 
-// Each load() reads and checks the adapter's files anew. They are dropped from the page cache first,
-// so that a load from disk is one; on a file system that cannot do that it reads from memory.
+// Each load() reads and checks the adapter's files anew. They are dropped from the page cache
+// first, so that a load from disk is one; on a file system that cannot do that it reads from
+// memory.
 std::unique_ptr<AdapterSource> make_adapter_folder(const ModelConfig& model,
                                                    const std::vector<std::string>& targets,
                                                    const Workload& workload);

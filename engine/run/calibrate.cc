@@ -53,7 +53,7 @@ StepSample median_step(const std::vector<StepSample>& repeats) {
 class Measurement {
  public:
   Measurement(CalibrationTarget* target, bool quick, const std::atomic<int>* stop)
-      : target_(target), stop_(stop), rounds_(quick ? 3 : 7), quick_(quick) {}
+      : target_(target), stop_(stop), rounds_(quick ? 3 : 5), quick_(quick) {}
 
   CalibrationSamples run() {
     steps();

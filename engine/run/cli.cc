@@ -155,8 +155,7 @@ int run_command(Arguments& arguments) {
 int replay_command(const Arguments& arguments) {
   int code = kOk;
   for (const Spec& spec : load_specs(arguments)) {
-    const ReplayReport report =
-        replay_spec(spec, arguments.run.out, data_dir(arguments.data));
+    const ReplayReport report = replay_spec(spec, arguments.run.out, data_dir(arguments.data));
     if (report.replayed == 0) {
       code = error(spec.id + ": has no point on a real backend; nothing to replay", kBadInput);
     } else if (report.diverged > 0 || report.missing > 0) {

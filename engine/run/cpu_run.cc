@@ -27,8 +27,8 @@ class HostAdapters final : public AdapterSource {
     }
     for (std::size_t i = 0; i < workload.adapters.size(); ++i) {
       const Adapter& adapter = workload.adapters[i];
-      adapters_.push_back(random_adapter(settings.model, adapter.name, adapter.rank,
-                                         settings.lora.targets, i));
+      adapters_.push_back(
+          random_adapter(settings.model, adapter.name, adapter.rank, settings.lora.targets, i));
     }
   }
   std::shared_ptr<const LoraWeights> load(AdapterId id) override { return adapters_[index(id)]; }

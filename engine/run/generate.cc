@@ -56,9 +56,8 @@ std::vector<std::int32_t> generate(CpuExecutor* executor, const std::vector<std:
   while (ids.size() < prompt.size() + static_cast<std::size_t>(max_tokens)) {
     SequenceSlice slice;
     slice.context = static_cast<std::int32_t>(context);
-    const std::size_t count =
-        std::min(ids.size() - context,
-                 static_cast<std::size_t>(executor->options().max_batch_tokens));
+    const std::size_t count = std::min(
+        ids.size() - context, static_cast<std::size_t>(executor->options().max_batch_tokens));
     slice.tokens = std::span(ids).subspan(context, count);
     slice.blocks = blocks;
     slice.adapter = adapter;

@@ -1,5 +1,5 @@
-// `servelab generate`: tokens in, tokens out, for one prompt, so that a model and its adapters can be
-// compared with other implementations.
+// `servelab generate`: tokens in, tokens out, for one prompt, so that a model and its adapters can
+// be compared with other implementations.
 #ifndef SERVELAB_RUN_GENERATE_H_
 #define SERVELAB_RUN_GENERATE_H_
 
@@ -26,8 +26,8 @@ struct GenerateOptions {
 // The output ids, separated by commas. Throws SpecError for bad input.
 std::string generate_text(const GenerateOptions& options);
 
-// Prefills `prompt` in chunks of at most the executor's max_batch_tokens, then decodes, in the first
-// blocks of the KV cache.
+// Prefills `prompt` in chunks of at most the executor's max_batch_tokens, then decodes, in the
+// first blocks of the KV cache.
 std::vector<std::int32_t> generate(CpuExecutor* executor, const std::vector<std::int32_t>& prompt,
                                    const DeviceAdapter* adapter, Exec exec, int max_tokens,
                                    const SamplingOptions& sampling);

@@ -55,6 +55,9 @@ ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload
 // sources, the result schema and the build.
 std::string point_key(const ConfigNode& effective, const BuiltWorkload& workload);
 
+// The cost model of the point's hardware profile. SpecError when they do not go together.
+std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings);
+
 struct PointResult {
   RunRecord record;
   Summary summary;

@@ -29,9 +29,9 @@ Outcome replay_one(const PointSettings& settings, const BuiltWorkload& workload,
   try {
     const RunRecord replayed = replay_point(settings, workload.workload, original);
     const std::string hash = hash_text(replayed.decision_hash);
-    *text = fmt::format("{} events, decisions {}", original.delivered.size(),
-                        hash == recorded ? "identical (" + hash + ")"
-                                         : "DIFFER: " + hash + " against " + recorded);
+    *text = fmt::format(
+        "{} events, decisions {}", original.delivered.size(),
+        hash == recorded ? "identical (" + hash + ")" : "DIFFER: " + hash + " against " + recorded);
     return hash == recorded ? Outcome::kSame : Outcome::kDiverged;
   } catch (const SpecError& error) {
     *text = std::string("DIVERGED: ") + error.what();

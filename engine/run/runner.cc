@@ -69,11 +69,10 @@ class SpecRun {
         workloads_[p * spec.seeds.size() + s].users = spec.techniques.size();
       }
     }
-    const auto real = std::stable_partition(
-        tasks_.begin(), tasks_.end(), [&](const Task& task) {
-          const ConfigNode* backend = spec.positions[task.position].settings.find("backend");
-          return backend == nullptr || !is_real(backend->scalar);
-        });
+    const auto real = std::stable_partition(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+      const ConfigNode* backend = spec.positions[task.position].settings.find("backend");
+      return backend == nullptr || !is_real(backend->scalar);
+    });
     virtual_tasks_ = static_cast<std::size_t>(real - tasks_.begin());
     rows_.resize(tasks_.size());
     forget_other_spec();
@@ -82,7 +81,8 @@ class SpecRun {
 
   RunReport run() {
     std::vector<std::thread> threads;
-    const auto jobs = std::min<std::size_t>(static_cast<std::size_t>(options_.jobs), virtual_tasks_);
+    const auto jobs =
+        std::min<std::size_t>(static_cast<std::size_t>(options_.jobs), virtual_tasks_);
     for (std::size_t i = 1; i < jobs; ++i) {
       threads.emplace_back([this] { work(virtual_tasks_); });
     }
@@ -361,7 +361,7 @@ class SpecRun {
   const RunOptions& options_;
   OutputFolder folder_;
   std::vector<Task> tasks_;
-  std::size_t virtual_tasks_ = 0;  // tasks_ before this one run in virtual time
+  std::size_t virtual_tasks_ = 0;          // tasks_ before this one run in virtual time
   std::vector<SharedWorkload> workloads_;  // by position and seed
   std::vector<PositionFacts> facts_;       // by position
   std::chrono::steady_clock::time_point started_;

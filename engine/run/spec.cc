@@ -196,9 +196,9 @@ void RuntimeSection::fields(ParamFields& f) {
 }
 
 const std::vector<std::string>& spec_sections() {
-  static const std::vector<std::string> kSections = {
-      "cluster", "lora",       "engine", "runtime", "workload", "sweep",
-      "techniques", "seeds",  "record", "figure",  "expect"};
+  static const std::vector<std::string> kSections = {"cluster",  "lora",   "engine",     "runtime",
+                                                     "workload", "sweep",  "techniques", "seeds",
+                                                     "record",   "figure", "expect"};
   return kSections;
 }
 const std::vector<std::string>& technique_keys() {
@@ -247,9 +247,8 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir) {
 
   ConfigNode settings = ConfigNode::map();
   settings.mark = root.mark;
-  for (const char* key :
-       {"model", "hardware", "backend", "cluster", "lora", "engine", "runtime", "workload",
-                          "record"}) {
+  for (const char* key : {"model", "hardware", "backend", "cluster", "lora", "engine", "runtime",
+                          "workload", "record"}) {
     if (const ConfigNode* node = root.find(key)) settings.set(key, *node);
   }
   resolve_workload(&settings, spec.library);

@@ -15,8 +15,8 @@ using Assignment = std::vector<std::pair<std::string, ConfigNode>>;
 using Axis = std::vector<Assignment>;  // alternatives, each setting one or more paths
 
 const std::vector<std::string>& sweepable() {
-  static const std::vector<std::string> kHeads = {"model",  "hardware", "backend",  "cluster", "lora",
-                                                  "engine", "runtime",  "workload", "with"};
+  static const std::vector<std::string> kHeads = {
+      "model", "hardware", "backend", "cluster", "lora", "engine", "runtime", "workload", "with"};
   return kHeads;
 }
 

@@ -24,7 +24,7 @@ struct ReplicaLayout {
   int block_tokens = 0;
   int max_batch = 0;
   int max_batch_tokens = 0;
-  bool whole_models = false;  // an adapter is a full copy of the weights
+  bool whole_models = false;     // an adapter is a full copy of the weights
   bool padded_adapters = false;  // every adapter has a slot as wide as the largest rank
 };
 
@@ -39,7 +39,7 @@ struct KvMove {
 // A verified step, ready to run.
 struct StepWork {
   ReplicaId replica{};
-  std::uint32_t slot = 0;  // subject of the completion event, with the replica
+  std::uint32_t slot = 0;             // subject of the completion event, with the replica
   const ReplicaView* view = nullptr;  // of the slices' requests: contexts, adapters, block tables
   std::span<const Slice> slices;
   std::span<const AdapterId> adapters;  // distinct, in order of first use
@@ -51,8 +51,8 @@ struct StepWork {
   AdapterId merge = kBaseModel;    // then fold this in
   int unmerge_rank = 0;
   int merge_rank = 0;
-  Bytes swap_in = 0;   // KV to bring back from host memory before the step
-  Bytes swap_out = 0;  // KV to move out before the step
+  Bytes swap_in = 0;              // KV to bring back from host memory before the step
+  Bytes swap_out = 0;             // KV to move out before the step
   std::span<const KvMove> moves;  // the same, one by one and in the order to carry them out
 };
 

@@ -136,8 +136,8 @@ void Cluster::post_next_arrival() {
 
 void Cluster::arrive(RequestId id) {
   const RequestView& r = table_[index(id)];
-  record_->arrival_lag_max = std::max(record_->arrival_lag_max,
-                                      timeline_->now() - workload_.requests[index(id)].arrival);
+  record_->arrival_lag_max =
+      std::max(record_->arrival_lag_max, timeline_->now() - workload_.requests[index(id)].arrival);
   const RoutedRequest routed{id, r.adapter_, workload_.requests[index(id)].model, r.prompt_tokens_,
                              r.output_limit_};
   const ReplicaId to = policy_->route(routed, view_);

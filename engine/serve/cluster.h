@@ -29,8 +29,8 @@ struct ClusterSettings {
   int replicas = 1;
   EngineSettings engine;
   ReplicaMemory memory;
-  bool reveal_output_length = false;  // the technique declares the oracle
-  TimeNs stop_at = kNever;            // requests unfinished then stay kUnfinished
+  bool reveal_output_length = false;           // the technique declares the oracle
+  TimeNs stop_at = kNever;                     // requests unfinished then stay kUnfinished
   TimeNs max_arrival_lag = from_seconds(0.1);  // a request that enters later makes a run INVALID
   // A migrated request travels as tokens and is prefilled again where it arrives (dLoRA 5.2).
   TimeNs migration_delay = from_seconds(0.001);

@@ -89,10 +89,10 @@ struct ReplicaTotals {
   std::int64_t switches = 0;
   std::int64_t loads = 0;
   TimeNs dense = 0, attention = 0, lora = 0, collective = 0, host = 0;
-  TimeNs switching = 0;  // merge and unmerge
-  TimeNs load_wait = 0;  // steps held back by an adapter that was still loading
-  TimeNs swap = 0;       // KV moved to or from host memory
-  TimeNs busy = 0;       // sum of step durations
+  TimeNs switching = 0;   // merge and unmerge
+  TimeNs load_wait = 0;   // steps held back by an adapter that was still loading
+  TimeNs swap = 0;        // KV moved to or from host memory
+  TimeNs busy = 0;        // sum of step durations
   TimeNs scheduling = 0;  // wall time of planning and bookkeeping, with measure_scheduling
   Bytes loaded_bytes = 0;
   std::int64_t kv_blocks_total = 0;
@@ -139,8 +139,8 @@ class LatencyHistogram {
 struct RecorderOptions {
   TimeNs bin = from_seconds(1);
   bool series = true;
-  bool decision_text = false;  // keep the decision log as text, not only its hash
-  bool token_times = false;    // keep every token's stamp (large)
+  bool decision_text = false;       // keep the decision log as text, not only its hash
+  bool token_times = false;         // keep every token's stamp (large)
   bool measure_scheduling = false;  // wall clock, so never the same twice
   bool keep_delivered = false;      // keep events and step timings for a replay
 };

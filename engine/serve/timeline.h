@@ -121,8 +121,8 @@ class RealTimeline final : public Timeline {
   TimeNs epoch_ns_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Event> inbox_;  // guarded by mutex_
-  int outstanding_ = 0;       // guarded by mutex_
+  std::vector<Event> inbox_;    // guarded by mutex_
+  int outstanding_ = 0;         // guarded by mutex_
   std::exception_ptr failure_;  // guarded by mutex_
 };
 

@@ -1,6 +1,6 @@
 // Validates the kernels, then times them on the shapes of a small Llama beside this machine's own
-// read bandwidth and arithmetic peak. Usage: servelab_kernel_bench [threads [part]]; part: bf16, f32,
-// or the LoRA, attention and element-wise operations (ops); all of them when left out.
+// read bandwidth and arithmetic peak. Usage: servelab_kernel_bench [threads [part]]; part: bf16,
+// f32, or the LoRA, attention and element-wise operations (ops); all of them when left out.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -13,9 +13,9 @@ int main(int argc, char** argv) {
       argc > 1 ? std::atoi(argv[1]) : static_cast<int>(std::thread::hardware_concurrency());
   Team team(threads < 1 ? 1 : threads);
   const Machine machine = measure(team);
-  std::printf("%d threads, %s: reads %.1f GB/s, bf16 %.0f GFLOP/s, f32 %.0f GFLOP/s\n", team.size(),
-              ops(best_isa()).name, machine.bytes_per_s * 1e-9, machine.bf16_flops_per_s * 1e-9,
-              machine.f32_flops_per_s * 1e-9);
+  std::printf("%d threads, %s: reads %.1f GB/s, %.0f GFLOP/s by bf16 dot products, %.0f by f32\n",
+              team.size(), ops(best_isa()).name, machine.bytes_per_s * 1e-9,
+              machine.dot_flops_per_s * 1e-9, machine.fma_flops_per_s * 1e-9);
   const std::string_view part = argc > 2 ? argv[2] : "";
   const auto wanted = [part](std::string_view name) { return part.empty() || part == name; };
   if (wanted("bf16")) bench_gemm(team, machine, DType::kBf16);

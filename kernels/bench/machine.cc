@@ -47,8 +47,8 @@ double read_bandwidth(Team& team) {
   const auto share = kBytes / static_cast<std::size_t>(team.size()) / 64 * 64;
   const double time = seconds([&] {
     team.run([&](int part) {
-      sink += read_all(static_cast<const char*>(memory.data()) + share * static_cast<std::size_t>(part),
-                       share);
+      sink += read_all(
+          static_cast<const char*>(memory.data()) + share * static_cast<std::size_t>(part), share);
     });
   });
   return static_cast<double>(share) * team.size() / time;

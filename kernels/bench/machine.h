@@ -53,11 +53,13 @@ class Memory {
 };
 
 struct Machine {
-  double bytes_per_s = 0;       // read by the whole team from memory
-  double bf16_flops_per_s = 0;  // of the whole team, from registers, in the best instruction set
-  double f32_flops_per_s = 0;
+  double bytes_per_s = 0;      // read by the whole team from memory
+  double dot_flops_per_s = 0;  // of the whole team, from registers: with bf16 dot products,
+  double fma_flops_per_s = 0;  // and with f32 multiply-adds
+  // bf16 may take either way.
   double flops_per_s(DType type) const {
-    return type == DType::kBf16 ? bf16_flops_per_s : f32_flops_per_s;
+    return type == DType::kBf16 && dot_flops_per_s > fma_flops_per_s ? dot_flops_per_s
+                                                                     : fma_flops_per_s;
   }
 };
 Machine measure(Team& team);

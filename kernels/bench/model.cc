@@ -54,9 +54,7 @@ Model::Model(GemmLibrary library, DType type, int threads, const Memory& weights
   }
 }
 
-bool Model::complete() const {
-  return copies_[0].front() != nullptr;
-}
+bool Model::complete() const { return copies_[0].front() != nullptr; }
 
 void Model::run(Team& team, int m) {
   copy_ = (copy_ + 1) % kCopies;

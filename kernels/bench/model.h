@@ -26,7 +26,8 @@ class Model {
 
   // Whether the library was built in and has the type.
   bool complete() const;
-  // One pass over all layers of the next copy with m rows. The head takes one row where m is a prompt's length.
+  // One pass over all layers of the next copy with m rows. The head takes one row where m is a
+  // prompt's length.
   void run(Team& team, int m);
   double flops(int m) const;
   double bytes() const;  // of a copy's weights

@@ -60,7 +60,8 @@ class Adapters {
   std::vector<LoraRows> segments_;
 };
 
-// Buffers and one decode step's LoRA: targets [begin, end) of a layer at a time, as an engine would.
+// Buffers and one decode step's LoRA: targets [begin, end) of a layer at a time, as an engine
+// would.
 class LoraStep {
  public:
   LoraStep()
@@ -126,13 +127,13 @@ void bench_lora(Team& team, Model& model) {
                                                          {LoraKind::kEinsum, "einsum"}};
   LoraStep step;
   const double alone = seconds([&] { model.run(team, kRows); });
-  std::printf("\nLoRA: %d rows with %d adapters of rank %d on q, k, v, o; %.1f %% of the weights' "
-              "bytes\n%-10s %10.3f ms\n",
-              kRows, kRows, kRank, 100 * Adapters::bytes_per_step() / model.bytes(), "base",
-              alone * 1e3);
+  std::printf(
+      "\nLoRA: %d rows with %d adapters of rank %d on q, k, v, o; %.1f %% of the weights' "
+      "bytes\n%-10s %10.3f ms\n",
+      kRows, kRows, kRank, 100 * Adapters::bytes_per_step() / model.bytes(), "base", alone * 1e3);
   for (const auto& [kind, label] : kKinds) {
-    const double error =
-        largest_difference(step.result(ops(best_isa()), kind), step.result(ops(Isa::kReference), kind));
+    const double error = largest_difference(step.result(ops(best_isa()), kind),
+                                            step.result(ops(Isa::kReference), kind));
     if (!(error < 1e-2)) {
       std::printf("%-10s WRONG: off by %g\n", label, error);
       continue;
@@ -192,7 +193,8 @@ class AttentionLoad {
 // All layers' attention of `sequences` x `tokens` queries; heads are dealt to threads.
 double time_attention(Team& team, AttentionLoad& load, int sequences, int tokens) {
   std::vector<Memory> scratch;
-  for (int part = 0; part < team.size(); ++part) scratch.emplace_back(attention_scratch(load.cache(), 1));
+  for (int part = 0; part < team.size(); ++part)
+    scratch.emplace_back(attention_scratch(load.cache(), 1));
   return seconds([&] {
     team.run([&](int part) {
       for (int layer = 0; layer < kLayers; ++layer) {
@@ -226,8 +228,8 @@ void bench_attention(Team& team, const Machine& machine, double prefill_s) {
   AttentionLoad batch(kSequences, kContext);
   const double decode = time_attention(team, batch, kSequences, 1);
   const double bytes = 2.0 * 2 * kLayers * kSequences * kContext * kHidden;
-  std::printf("decode of %d x %d tokens %8.3f ms, %5.1f GB/s, %5.1f %% of the bandwidth\n", kSequences,
-              kContext, decode * 1e3, bytes / decode * 1e-9,
+  std::printf("decode of %d x %d tokens %8.3f ms, %5.1f GB/s, %5.1f %% of the bandwidth\n",
+              kSequences, kContext, decode * 1e3, bytes / decode * 1e-9,
               100 * bytes / decode / machine.bytes_per_s);
 }
 
@@ -256,9 +258,10 @@ void bench_elementwise(Team& team, double prefill_s) {
       }
     });
   });
-  std::printf("\nnorms, rotary embedding and gating of %d tokens %8.3f ms, %5.1f %% of the linear "
-              "layers\n",
-              kMostRows, time * 1e3, 100 * time / prefill_s);
+  std::printf(
+      "\nnorms, rotary embedding and gating of %d tokens %8.3f ms, %5.1f %% of the linear "
+      "layers\n",
+      kMostRows, time * 1e3, 100 * time / prefill_s);
 }
 
 }  // namespace

@@ -112,7 +112,8 @@ class AttentionBlock {
     if constexpr (E::kDepth == 2) {
       S::interleave(rows[0] + offset, rows[1] == nullptr ? nullptr : rows[1] + offset, line);
     } else {
-      S::store(reinterpret_cast<float*>(line), S::load(reinterpret_cast<const float*>(rows[0] + offset)));
+      S::store(reinterpret_cast<float*>(line),
+               S::load(reinterpret_cast<const float*>(rows[0] + offset)));
     }
   }
 

@@ -17,14 +17,14 @@ constexpr int kQueryRows = 128;
 struct AttentionScratch {
   int queries;  // per block; each has `group` rows
   // Byte offsets of:
-  std::size_t keys;     // panels of kKeyTile columns, k = head_dim
-  std::size_t values;   // panels of head_dim columns, k = kKeyTile
-  std::size_t q;        // f32 [rows][head_dim]
-  std::size_t scores;   // f32 [rows][kKeyTile], later the weights that they become
-  std::size_t out;      // f32 [rows][head_dim], not yet divided by the sums
-  std::size_t maxima;   // f32 [rows]
-  std::size_t sums;     // f32 [rows][16], to be added up in the end
-  std::size_t bytes;    // of it all
+  std::size_t keys;    // panels of kKeyTile columns, k = head_dim
+  std::size_t values;  // panels of head_dim columns, k = kKeyTile
+  std::size_t q;       // f32 [rows][head_dim]
+  std::size_t scores;  // f32 [rows][kKeyTile], later the weights that they become
+  std::size_t out;     // f32 [rows][head_dim], not yet divided by the sums
+  std::size_t maxima;  // f32 [rows]
+  std::size_t sums;    // f32 [rows][16], to be added up in the end
+  std::size_t bytes;   // of it all
 };
 
 constexpr AttentionScratch layout_attention_scratch(DType type, int head_dim, int group) {

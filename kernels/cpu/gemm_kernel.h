@@ -68,9 +68,8 @@ void gemm_group(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, S
   y += panel * kPanelColumns;
   for (int row = 0; row < m;) {
     const int rows = next_rows(m - row, S::kTileRows);
-    for_rows<GemmTile<S, E, P>, S::kTileRows>(
-        rows, w, panel, x.from(row), y + row * ldy, ldy, store,
-        prefetch);
+    for_rows<GemmTile<S, E, P>, S::kTileRows>(rows, w, panel, x.from(row), y + row * ldy, ldy,
+                                              store, prefetch);
     prefetch.at += static_cast<std::size_t>(chunks * prefetch.lines) * kLine;
     row += rows;
   }
@@ -130,12 +129,12 @@ void gemm(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64
   const std::int64_t element = w.type == DType::kF32 ? 4 : 2;
   const int most = kBlockBytes / 4 / (w.k + 1) / S::kTileRows * S::kTileRows;
   const int block = most < S::kTileRows ? S::kTileRows : most;
-  auto* product = w.type == DType::kF32 ? gemm_rows<S, typename S::F32>
-                                        : gemm_rows<S, typename S::Bf16>;
+  auto* product =
+      w.type == DType::kF32 ? gemm_rows<S, typename S::F32> : gemm_rows<S, typename S::Bf16>;
   for (int row = 0; row < m;) {
     const int rows = next_rows(m - row, block);
-    const Rows in = stage_rows<S>(w.type, static_cast<const char*>(x) + row * ldx * element, ldx,
-                                  rows, w.k);
+    const Rows in =
+        stage_rows<S>(w.type, static_cast<const char*>(x) + row * ldx * element, ldx, rows, w.k);
     product(view(w), in, y + row * ldy, ldy, rows, store, panel_begin, panel_end);
     row += rows;
   }

@@ -1,6 +1,6 @@
 // The inner loop of every product with panels: a tile of R rows of x with P neighbouring panels, in
-// registers, over all of k. x is f32 (gemm_kernel.h widens it); the panels' elements are E: S::F32 or
-// S::Bf16. Written once for the instruction sets (S: Avx512 or Avx2).
+// registers, over all of k. x is f32 (gemm_kernel.h widens it); the panels' elements are E: S::F32
+// or S::Bf16. Written once for the instruction sets (S: Avx512 or Avx2).
 #ifndef SERVELAB_KERNELS_CPU_GEMM_TILE_H_
 #define SERVELAB_KERNELS_CPU_GEMM_TILE_H_
 

@@ -1,6 +1,12 @@
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "kernels/ops.h"
 
@@ -37,6 +43,19 @@ class NativeLinear : public Linear {
 };
 
 }  // namespace
+
+WeightBuffer::WeightBuffer(std::size_t bytes) {
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  const std::size_t grain = bytes >= kHugePage / 2 ? kHugePage : 64;
+  const std::size_t size = std::max(grain, (bytes + grain - 1) / grain * grain);
+  data_.reset(std::aligned_alloc(grain, size));
+  if (data_ == nullptr) throw std::bad_alloc();
+#ifdef __linux__
+  if (grain == kHugePage) madvise(data_.get(), size, MADV_HUGEPAGE);  // a wish: failing is fine
+#endif
+}
+
+void WeightBuffer::Free::operator()(void* p) const { std::free(p); }
 
 int Linear::column_begin(int part) const {
   const auto panel = std::int64_t{panels_of(n_)} * part / parts_;

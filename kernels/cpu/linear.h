@@ -4,9 +4,7 @@
 #define SERVELAB_KERNELS_CPU_LINEAR_H_
 
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
-#include <new>
 
 #include "kernels/gemm.h"
 
@@ -19,18 +17,15 @@ std::unique_ptr<Linear> make_onednn_linear(DType type, int n, int k, int parts);
 bool built_with_eigen();
 bool built_with_onednn();
 
-// Memory for weights: 64-byte aligned.
+// Memory for weights: 64-byte aligned, in huge pages where it is large and the system grants them.
 class WeightBuffer {
  public:
-  explicit WeightBuffer(std::size_t bytes)
-      : data_(std::aligned_alloc(64, (bytes + 63) / 64 * 64 + 64)) {
-    if (data_ == nullptr) throw std::bad_alloc();
-  }
+  explicit WeightBuffer(std::size_t bytes);
   void* data() const { return data_.get(); }
 
  private:
   struct Free {
-    void operator()(void* p) const { std::free(p); }
+    void operator()(void* p) const;
   };
   std::unique_ptr<void, Free> data_;
 };

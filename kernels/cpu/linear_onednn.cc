@@ -60,9 +60,9 @@ class OneDnnPart {
     out_.resize(static_cast<std::size_t>(m * n_));
     dnnl::memory in(product.x, cpu_engine(), const_cast<void*>(dense(x, ldx, m)));
     dnnl::memory out(product.y, cpu_engine(), out_.data());
-    product.primitive.execute(stream_, {{DNNL_ARG_SRC, in},
-                                        {DNNL_ARG_WEIGHTS, packed(product.weights)},
-                                        {DNNL_ARG_DST, out}});
+    product.primitive.execute(
+        stream_,
+        {{DNNL_ARG_SRC, in}, {DNNL_ARG_WEIGHTS, packed(product.weights)}, {DNNL_ARG_DST, out}});
     stream_.wait();
     for (int row = 0; row < m; ++row) {
       const float* from = out_.data() + row * n_;
@@ -101,7 +101,8 @@ class OneDnnPart {
     const std::size_t row_bytes = static_cast<std::size_t>(k_) * element;
     in_.resize(static_cast<std::size_t>(m) * row_bytes);
     for (int row = 0; row < m; ++row) {
-      const auto* from = static_cast<const char*>(x) + row * ldx * static_cast<std::int64_t>(element);
+      const auto* from =
+          static_cast<const char*>(x) + row * ldx * static_cast<std::int64_t>(element);
       std::copy(from, from + row_bytes, in_.data() + static_cast<std::size_t>(row) * row_bytes);
     }
     return in_.data();

@@ -112,8 +112,8 @@ inline float panel_element(DType type, const PanelView& w, int column, int k) {
   if (type == DType::kF32) {
     return reinterpret_cast<const float*>(panel)[k * kPanelColumns + at];
   }
-  const auto bits = reinterpret_cast<const std::uint16_t*>(
-      panel)[(k / 2 * kPanelColumns + at) * 2 + k % 2];
+  const auto bits =
+      reinterpret_cast<const std::uint16_t*>(panel)[(k / 2 * kPanelColumns + at) * 2 + k % 2];
   return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
 }
 

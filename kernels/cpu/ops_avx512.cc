@@ -1,5 +1,6 @@
-// Compiled for avx512-bf16 (see kernels/CMakeLists.txt): no code here may run before ops() chose it,
-// and none may be shared with other units, so this includes only what is in anonymous namespaces.
+// Compiled for avx512-bf16 (see kernels/CMakeLists.txt): no code here may run before ops() chose
+// it, and none may be shared with other units, so this includes only what is in anonymous
+// namespaces.
 #include "kernels/cpu/attention_kernel.h"
 #include "kernels/cpu/elementwise_kernel.h"
 #include "kernels/cpu/gemm_kernel.h"

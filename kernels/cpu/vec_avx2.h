@@ -58,7 +58,7 @@ struct Avx2 {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(a.lo, kNearest), _mm256_round_ps(a.hi, kNearest)};
   }
-  // n in -127 .. 128, where the factor becomes 0 and infinity.
+  // n in -126 .. 128, where the factor becomes infinity.
   static Vec times_power_of_2(Vec a, Vec n) {
     return {_mm256_mul_ps(a.lo, power_of_2(n.lo)), _mm256_mul_ps(a.hi, power_of_2(n.hi))};
   }
@@ -183,10 +183,10 @@ struct Avx2 {
     __m256 a[8];
     __m256 b[8];
     for (int i = 0; i < 8; ++i) {
-      a[i] = rows[i] == nullptr
-                 ? _mm256_setzero_ps()
-                 : _mm256_maskload_ps(reinterpret_cast<const float*>(rows[i] + offset),
-                                      first(words));
+      a[i] =
+          rows[i] == nullptr
+              ? _mm256_setzero_ps()
+              : _mm256_maskload_ps(reinterpret_cast<const float*>(rows[i] + offset), first(words));
     }
     for (int i = 0; i < 8; i += 2) {
       b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);

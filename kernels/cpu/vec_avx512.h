@@ -56,8 +56,8 @@ struct Avx512 {
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
     const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-    const __m512i rounded = _mm512_mask_or_epi32(_mm512_add_epi32(bits, bias), nan, bits,
-                                                 _mm512_set1_epi32(0x400000));
+    const __m512i rounded =
+        _mm512_mask_or_epi32(_mm512_add_epi32(bits, bias), nan, bits, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
   }
   static Vec load_bf16(const std::uint16_t* p) {

@@ -25,8 +25,8 @@ class Sequence {
         q_(random.reals(elements(shape.group), 3)) {
     std::iota(blocks_.begin(), blocks_.end(), 0);
     std::shuffle(blocks_.begin(), blocks_.end(), random.engine());
-    cache_ = {type, keys_.data(), values_.data(), shape.kv_heads, shape.head_dim,
-              shape.block_tokens};
+    cache_ = {type,           keys_.data(),   values_.data(),
+              shape.kv_heads, shape.head_dim, shape.block_tokens};
     const std::vector<float> k = random.reals(elements(1));
     const std::vector<float> v = random.reals(elements(1));
     const int width = shape.kv_heads * shape.head_dim;
@@ -108,8 +108,9 @@ TEST_P(AttentionTest, MatchesTheReference) {
     for (const int block_tokens : {1, 3, 16}) {
       Shape shape{random.whole(1, 3), random.whole(1, 4), head_dim, block_tokens,
                   random.whole(1, 200)};
-      SCOPED_TRACE(::testing::Message() << "d " << head_dim << " block " << block_tokens << " group "
-                                        << shape.group << " positions " << shape.positions);
+      SCOPED_TRACE(::testing::Message()
+                   << "d " << head_dim << " block " << block_tokens << " group " << shape.group
+                   << " positions " << shape.positions);
       Sequence sequence(ops(), type(), shape, random);
       const int context = random.whole(0, shape.positions - 1);
       const int tokens = shape.positions - context;

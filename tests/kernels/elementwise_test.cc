@@ -110,7 +110,8 @@ TEST_P(ElementwiseTest, WidenAndNarrow) {
     }
     for (const std::size_t n : {1u, 17u, 100000u}) {
       std::vector<float> values(n);
-      for (float& x : values) x = std::bit_cast<float>(static_cast<std::uint32_t>(random.engine()()));
+      for (float& x : values)
+        x = std::bit_cast<float>(static_cast<std::uint32_t>(random.engine()()));
       Guarded got(n * bytes_of(other));
       Guarded expected(n * bytes_of(other));
       ref::narrow(values.data(), other, expected.data(), static_cast<std::int64_t>(n));

@@ -32,7 +32,8 @@ TEST_P(GemmTest, MatchesTheReferenceOnRandomShapes) {
     EXPECT_TRUE(y.intact());
     for (std::int64_t i = 0; i < m * ldy; ++i) {
       const std::int64_t column = i % ldy;
-      if (column >= panel_begin * kPanelColumns && column < std::min(n, panel_end * kPanelColumns)) {
+      if (column >= panel_begin * kPanelColumns &&
+          column < std::min(n, panel_end * kPanelColumns)) {
         ASSERT_TRUE(near(y.floats()[i], expected[static_cast<std::size_t>(i)], type(), k)) << i;
       } else {
         ASSERT_TRUE(same_bits(y.floats()[i], expected[static_cast<std::size_t>(i)])) << i;
@@ -81,8 +82,8 @@ TEST_P(GemmTest, ManyRowsAreIndependentToo) {
   std::vector<float> whole(static_cast<std::size_t>(m * n));
   ops().gemm(w.panels, x.data(), k, whole.data(), n, m, Store::kSet, 0, panels_of(n));
   for (int row = 0; row < m; row += 13) {
-    const auto* from = static_cast<const char*>(x.data()) +
-                       static_cast<std::size_t>(row * k) * bytes_of(type());
+    const auto* from =
+        static_cast<const char*>(x.data()) + static_cast<std::size_t>(row * k) * bytes_of(type());
     std::vector<float> alone(static_cast<std::size_t>(n));
     ops().gemm(w.panels, from, k, alone.data(), n, 1, Store::kSet, 0, panels_of(n));
     ASSERT_EQ(std::memcmp(alone.data(), whole.data() + row * n, alone.size() * sizeof(float)), 0);

@@ -46,14 +46,15 @@ class LinearTest : public ::testing::TestWithParam<std::tuple<GemmLibrary, DType
     for (std::thread& thread : threads) thread.join();
   }
 };
-INSTANTIATE_TEST_SUITE_P(
-    All, LinearTest,
-    ::testing::Combine(::testing::Values(GemmLibrary::kNative, GemmLibrary::kEigen,
-                                         GemmLibrary::kOneDnn),
-                       ::testing::Values(DType::kF32, DType::kBf16)),
-    [](const auto& info) {
-      return std::string(name(std::get<0>(info.param))) + "_" + name(std::get<1>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(All, LinearTest,
+                         ::testing::Combine(::testing::Values(GemmLibrary::kNative,
+                                                              GemmLibrary::kEigen,
+                                                              GemmLibrary::kOneDnn),
+                                            ::testing::Values(DType::kF32, DType::kBf16)),
+                         [](const auto& info) {
+                           return std::string(name(std::get<0>(info.param))) + "_" +
+                                  name(std::get<1>(info.param));
+                         });
 
 TEST_P(LinearTest, PartsCoverAllColumns) {
   for (const int parts : {1, 2, 3, 10, 12}) {

@@ -117,8 +117,8 @@ class LoraTest : public KernelTest {
  protected:
   // Ranks of one batch, and the width of its slots.
   static std::pair<std::vector<int>, int> ranks(Random& random) {
-    const int largest = std::vector{1, 2, 5, 8, 16, 33, 64, 128}[static_cast<std::size_t>(
-        random.whole(0, 7))];
+    const int largest =
+        std::vector{1, 2, 5, 8, 16, 33, 64, 128}[static_cast<std::size_t>(random.whole(0, 7))];
     std::vector<int> result{largest};
     for (int i = random.whole(0, 4); i > 0; --i) result.push_back(random.whole(1, largest));
     return {result, largest};

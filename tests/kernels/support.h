@@ -40,9 +40,7 @@ class Guarded {
     }
     return true;
   }
-  static bool untouched(float value) {
-    return std::bit_cast<std::uint32_t>(value) == 0xffffffffu;
-  }
+  static bool untouched(float value) { return std::bit_cast<std::uint32_t>(value) == 0xffffffffu; }
 
  private:
   static constexpr std::size_t kGuard = 256;

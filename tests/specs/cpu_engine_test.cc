@@ -49,8 +49,9 @@ TEST_F(CpuEngine, RunsAndReplaysToTheSameDecisions) {
 
 TEST_F(CpuEngine, AdaptersLoadFromDisk) {
   const ProgramResult result =
-      run("run", folder_.file("disk.yaml", std::string(kHead) + "techniques: [slora]\nsweep:\n"
-                                           "  runtime.adapter_store: [host, disk]\n"));
+      run("run", folder_.file("disk.yaml", std::string(kHead) +
+                                               "techniques: [slora]\nsweep:\n"
+                                               "  runtime.adapter_store: [host, disk]\n"));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("2 VALID"));
 }
@@ -70,15 +71,9 @@ TEST_F(CpuEngine, RefusesWhatItCannotDo) {
 }
 
 std::vector<std::string> generate(const std::string& tokens) {
-  return {"generate",
-          "--experiments",
-          std::string(SERVELAB_SOURCE_DIR) + "/experiments",
-          "--model",
-          "tiny-15m",
-          "--tokens",
-          tokens,
-          "--max-tokens",
-          "5"};
+  return {"generate", "--experiments", std::string(SERVELAB_SOURCE_DIR) + "/experiments",
+          "--model",  "tiny-15m",      "--tokens",
+          tokens,     "--max-tokens",  "5"};
 }
 
 TEST_F(CpuEngine, GeneratesTokenIds) {

@@ -100,8 +100,7 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   const std::string route =
       options.route.empty() ? technique->default_cluster_policy() : options.route;
   Cluster cluster(settings, workload, std::move(policies),
-                  Registry<ClusterPolicy>::instance().make(route), backend, timeline,
-                  &record);
+                  Registry<ClusterPolicy>::instance().make(route), backend, timeline, &record);
   cluster.run();
   return record;
 }

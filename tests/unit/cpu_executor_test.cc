@@ -1,13 +1,12 @@
 // The CPU engine's forward pass: what must hold bit for bit (chunking, batching, threads, kernels,
 // swapping, returning from a merge) and what within a tolerance (merged against unmerged).
-#include "engine/backend/cpu/executor.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "engine/backend/cpu/executor.h"
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
 #include "engine/run/generate.h"

@@ -1,6 +1,6 @@
-// The CPU engine against transformers + PEFT (tests/golden/models): logits within 1e-4 in f32 and the
-// same 64 greedy tokens for the base model, for one adapter, merged or not, and for a mixed batch of
-// the base and four adapters of ranks 4, 8, 16 and 64 under every LoRA kernel.
+// The CPU engine against transformers + PEFT (tests/golden/models): logits within 1e-4 in f32 and
+// the same 64 greedy tokens for the base model, for one adapter, merged or not, and for a mixed
+// batch of the base and four adapters of ranks 4, 8, 16 and 64 under every LoRA kernel.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,8 +42,8 @@ class Family {
     options.threads = 2;
     options.block_tokens = kBlockTokens;
     options.kv_blocks = 5 * kBlocksPerSequence;
-    executor = std::make_unique<CpuExecutor>(model, *load_hf_weights(folder_ + "/model", model),
-                                             options);
+    executor =
+        std::make_unique<CpuExecutor>(model, *load_hf_weights(folder_ + "/model", model), options);
     for (const ConfigMember& entry : expected.find("cases")->members) {
       Case& added = cases.emplace_back();
       added.name = entry.key;
@@ -62,8 +62,7 @@ class Family {
         logits.take(name + "." + std::to_string(prompt) + ".last", 0, model.vocab);
     double worst = 0;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      worst =
-          std::max(worst, std::abs(static_cast<double>(row[i]) - test::value_at(expected, i)));
+      worst = std::max(worst, std::abs(static_cast<double>(row[i]) - test::value_at(expected, i)));
     }
     return worst;
   }
@@ -114,17 +113,17 @@ class CpuGolden : public ::testing::TestWithParam<std::tuple<const char*, kernel
       const auto vocab = static_cast<std::size_t>(family_.model.vocab);
       for (std::size_t i = 0; i < count; ++i) {
         if (step == 0) {
-          *worst = std::max(*worst, family_.difference(
-                                        family_.executor->logits().subspan(i * vocab, vocab),
-                                        family_.cases[i].name, prompt));
+          *worst = std::max(*worst,
+                            family_.difference(family_.executor->logits().subspan(i * vocab, vocab),
+                                               family_.cases[i].name, prompt));
         }
         ids[i].push_back(sampled[i]);
       }
       context = ids[0].size() - 1;
     }
     for (auto& list : ids) {
-      list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(
-                                                  family_.prompts[prompt].size()));
+      list.erase(list.begin(),
+                 list.begin() + static_cast<std::ptrdiff_t>(family_.prompts[prompt].size()));
     }
     return ids;
   }
@@ -179,15 +178,14 @@ std::vector<kernels::Isa> isas() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Families, CpuGolden,
-    ::testing::Combine(::testing::Values("llama", "mistral", "qwen2"),
-                       ::testing::ValuesIn(isas())),
-    [](const auto& info) {
-      std::string text = kernels::ops(std::get<1>(info.param)).name;
-      std::replace(text.begin(), text.end(), '-', '_');
-      return std::string(std::get<0>(info.param)) + "_" + text;
-    });
+INSTANTIATE_TEST_SUITE_P(Families, CpuGolden,
+                         ::testing::Combine(::testing::Values("llama", "mistral", "qwen2"),
+                                            ::testing::ValuesIn(isas())),
+                         [](const auto& info) {
+                           std::string text = kernels::ops(std::get<1>(info.param)).name;
+                           std::replace(text.begin(), text.end(), '-', '_');
+                           return std::string(std::get<0>(info.param)) + "_" + text;
+                         });
 
 }  // namespace
 }  // namespace servelab

@@ -45,8 +45,8 @@ class Engine final : public CpuBackend {
     CpuExecutorOptions executor;
     executor.threads = options_.threads;
     for (int i = 0; i < options_.threads && !options_.cores.empty(); ++i) {
-      const std::size_t core = index(replica) * static_cast<std::size_t>(options_.threads) +
-                               static_cast<std::size_t>(i);
+      const std::size_t core =
+          index(replica) * static_cast<std::size_t>(options_.threads) + static_cast<std::size_t>(i);
       executor.cores.push_back(options_.cores[core % options_.cores.size()]);
     }
     executor.isa = options_.isa;
@@ -112,8 +112,7 @@ class Engine final : public CpuBackend {
   std::vector<std::int32_t> output(RequestId id) const override {
     const auto found = histories_.find(id);
     if (found == histories_.end()) return {};
-    const auto prompt =
-        static_cast<std::ptrdiff_t>(workload_.requests[index(id)].prompt_tokens);
+    const auto prompt = static_cast<std::ptrdiff_t>(workload_.requests[index(id)].prompt_tokens);
     return {found->second.begin() + prompt, found->second.end()};
   }
   void keep_outputs() override { keep_outputs_ = true; }

@@ -198,8 +198,9 @@ void CpuReplica::carry_out(DeviceJob* job) {
     if (!sequence.samples) continue;
     const std::int32_t token = sampled_[next++];
     if (token < 0) {
-      throw SpecError("the model's logits are not numbers (NaN): its weights, or an adapter's, are "
-                      "out of range");
+      throw SpecError(
+          "the model's logits are not numbers (NaN): its weights, or an adapter's, are "
+          "out of range");
     }
     sequence.history->push_back(token);
   }

@@ -12,7 +12,8 @@ constexpr std::size_t kLine = 64;
 
 std::size_t lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-// A's `rank` rows as the first rows of a matrix of `width` rows, the others zero; B's columns alike.
+// A's `rank` rows as the first rows of a matrix of `width` rows, the others zero; B's columns
+// alike.
 void pack_padded(const Tensor& tensor, int rows, int columns, kernels::DType type, void* out) {
   const int panels = kernels::panels_of(rows);
   if (tensor.rows == rows && tensor.columns == columns) {
@@ -21,8 +22,8 @@ void pack_padded(const Tensor& tensor, int rows, int columns, kernels::DType typ
   }
   const std::size_t element = kernels::bytes_of(tensor.type);
   const auto row_bytes = static_cast<std::size_t>(tensor.columns) * element;
-  std::vector<std::byte> padded(static_cast<std::size_t>(rows) *
-                                static_cast<std::size_t>(columns) * element);
+  std::vector<std::byte> padded(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns) *
+                                element);
   const auto* const source = static_cast<const std::byte*>(tensor.data);
   for (int row = 0; row < tensor.rows; ++row) {
     const auto r = static_cast<std::size_t>(row);

@@ -75,8 +75,7 @@ CpuExecutor::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
 void CpuExecutor::Impl::check_memory() const {
   std::size_t packed = kernels::packed_bytes(options_.type, model_.vocab, model_.hidden);
   for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
-    packed += kernels::packed_bytes(options_.type, fused_n(model_, which),
-                                    fused_k(model_, which)) *
+    packed += kernels::packed_bytes(options_.type, fused_n(model_, which), fused_k(model_, which)) *
               layers_.size();
   }
   const std::size_t kv = static_cast<std::size_t>(options_.kv_blocks * options_.block_tokens) *
@@ -84,9 +83,9 @@ void CpuExecutor::Impl::check_memory() const {
                          kernels::bytes_of(options_.type) * layers_.size();
   const std::size_t available = available_memory();
   if (packed + kv <= available) return;
-  throw SpecError("out of memory: " + std::to_string(packed / kMiB) + " MiB of packed weights and " +
-                  std::to_string(kv / kMiB) + " MiB of KV cache, but this machine has " +
-                  std::to_string(available / kMiB) +
+  throw SpecError("out of memory: " + std::to_string(packed / kMiB) +
+                  " MiB of packed weights and " + std::to_string(kv / kMiB) +
+                  " MiB of KV cache, but this machine has " + std::to_string(available / kMiB) +
                   " MiB available; lower memory_bytes in the hardware profile or choose a smaller "
                   "model");
 }
@@ -120,9 +119,8 @@ void CpuExecutor::Impl::allocate() {
                        static_cast<std::size_t>(model_.vocab) * sizeof(float),
                    "logits");
   const int group = model_.heads / model_.kv_heads;
-  scratch_attention_ =
-      round_up(layers_.empty() ? 0 : kernels::attention_scratch(layers_[0].cache, group),
-               kAlignment);
+  scratch_attention_ = round_up(
+      layers_.empty() ? 0 : kernels::attention_scratch(layers_[0].cache, group), kAlignment);
   const std::size_t sampling = static_cast<std::size_t>(model_.vocab) * 8;
   for (int i = 0; i < options_.threads; ++i) {
     scratch_.emplace_back(std::max(scratch_attention_, sampling), "scratch memory");
@@ -153,8 +151,7 @@ void CpuExecutor::Impl::pack_fused(const std::vector<Tensor>& sources, kernels::
 
 void CpuExecutor::Impl::pack_layers(const ModelWeights& weights) {
   const auto make = [this](int n, int k) {
-    auto linear =
-        kernels::make_linear(options_.gemm, ops_, options_.type, n, k, options_.threads);
+    auto linear = kernels::make_linear(options_.gemm, ops_, options_.type, n, k, options_.threads);
     if (linear == nullptr) {
       throw SpecError(std::string("this servelab was built without the '") +
                       kernels::name(options_.gemm) + "' GEMM library, or it lacks the type");

@@ -25,7 +25,8 @@ struct CpuExecutorOptions {
   std::vector<int> cores;  // thread i is pinned to cores[i % size]; empty: not pinned
   kernels::Isa isa = kernels::Isa::kReference;
   kernels::GemmLibrary gemm = kernels::GemmLibrary::kNative;
-  kernels::DType type = kernels::DType::kBf16;  // of packed weights, activations and KV: kF32, kBf16
+  kernels::DType type =
+      kernels::DType::kBf16;  // of packed weights, activations and KV: kF32, kBf16
   std::int64_t kv_blocks = 0;
   int block_tokens = 16;
   int max_batch = 256;
@@ -73,13 +74,13 @@ class CpuExecutor {
   // Packs an adapter for the kernels, padded to `width` ranks (0: its own). Any thread.
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) const;
 
-  // A private copy of every layer with the adapter folded in: a whole model (vllm-uniform). Embedding
-  // and LM head, which no adapter changes, stay shared. Any thread.
+  // A private copy of every layer with the adapter folded in: a whole model (vllm-uniform).
+  // Embedding and LM head, which no adapter changes, stay shared. Any thread.
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) const;
 
   // One forward pass; a call at a time. With kMerged no LoRA is computed beside the weights, which
-  // are those of the slices' whole model when they name one, else the merged ones. Sampled token ids
-  // in order of the slices that sample.
+  // are those of the slices' whole model when they name one, else the merged ones. Sampled token
+  // ids in order of the slices that sample.
   StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled);
 
@@ -116,8 +117,8 @@ class DeviceAdapter {
   // Null when the adapter leaves that layer alone.
   const kernels::LoraPair* find(int layer, LinearLayer which) const {
     if (pairs_.empty()) return nullptr;
-    const kernels::LoraPair& pair = pairs_[static_cast<std::size_t>(layer * kLinearLayers) +
-                                           static_cast<std::size_t>(which)];
+    const kernels::LoraPair& pair =
+        pairs_[static_cast<std::size_t>(layer * kLinearLayers) + static_cast<std::size_t>(which)];
     return pair.rank == 0 ? nullptr : &pair;
   }
 

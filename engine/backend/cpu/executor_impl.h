@@ -68,8 +68,8 @@ class CpuExecutor::Impl {
   const kernels::Ops& ops_;
   ThreadTeam team_;
   std::span<const float> logits() const {
-    return {logits_.as<float>(), static_cast<std::size_t>(sampled_rows_) *
-                                     static_cast<std::size_t>(model_.vocab)};
+    return {logits_.as<float>(),
+            static_cast<std::size_t>(sampled_rows_) * static_cast<std::size_t>(model_.vocab)};
   }
 
  private:
@@ -123,11 +123,11 @@ class CpuExecutor::Impl {
   RopeTable rope_;
 
   Buffer kv_;
-  Buffer x_;       // f32 [rows, hidden]: the residual stream
-  Buffer h_;       // type [rows, widest input]: input of the next linear layer
-  Buffer y_;       // f32 [rows, widest fused output]
-  Buffer t_;       // f32 [3 targets][rows, widest rank]: between shrink and expand
-  Buffer logits_;  // f32 [max_batch, vocab]
+  Buffer x_;                     // f32 [rows, hidden]: the residual stream
+  Buffer h_;                     // type [rows, widest input]: input of the next linear layer
+  Buffer y_;                     // f32 [rows, widest fused output]
+  Buffer t_;                     // f32 [3 targets][rows, widest rank]: between shrink and expand
+  Buffer logits_;                // f32 [max_batch, vocab]
   std::vector<Buffer> scratch_;  // per member: attention, sampling, one-hot einsum
   std::size_t scratch_attention_ = 0;
   int widest_input_ = 0;
@@ -143,16 +143,16 @@ class CpuExecutor::Impl {
   std::vector<Segment> decodes_;   // segments under the plan's kernel
   std::vector<Segment> prefills_;  // segments of several rows, always SGMV
   kernels::LoraKind kind_ = kernels::LoraKind::kSgmv;
-  int lora_width_ = 0;  // largest rank of the batch; 0: nothing to do
+  int lora_width_ = 0;                   // largest rank of the batch; 0: nothing to do
   const FoldedLayers* whole_ = nullptr;  // the model of this step, when it is one of its own
   const SamplingOptions* sampling_ = nullptr;
   std::vector<std::int32_t>* sampled_ = nullptr;
-  std::vector<int> sampling_slices_;  // indices into slices, in slice order
-  std::vector<int> sampling_rows_;    // the row of each
-  std::unique_ptr<std::atomic<int>[]> next_task_;  // per layer
+  std::vector<int> sampling_slices_;                       // indices into slices, in slice order
+  std::vector<int> sampling_rows_;                         // the row of each
+  std::unique_ptr<std::atomic<int>[]> next_task_;          // per layer
   std::vector<std::vector<kernels::LoraRows>> lora_rows_;  // per member, reused
-  StepParts parts_;  // of member 0
-  bool lora_ = false;  // some row has an adapter to compute
+  StepParts parts_;                                        // of member 0
+  bool lora_ = false;                                      // some row has an adapter to compute
 };
 
 }  // namespace servelab

@@ -19,8 +19,8 @@ using kernels::DType;
 using kernels::LoraKind;
 
 constexpr int kColumnGrain = kernels::kPanelColumns;
-constexpr int kRowsPerMember = 4;       // fewer, and columns are shared out instead of rows
-constexpr int kQueriesPerTask = 256;    // of attention: long prompts are cut up
+constexpr int kRowsPerMember = 4;     // fewer, and columns are shared out instead of rows
+constexpr int kQueriesPerTask = 256;  // of attention: long prompts are cut up
 
 TimeNs clock_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -45,100 +45,7 @@ constexpr std::array kOTarget = {LinearLayer::kO};
 constexpr std::array kGateUpTargets = {LinearLayer::kGate, LinearLayer::kUp};
 constexpr std::array kDownTarget = {LinearLayer::kDown};
 
-LoraKind kind_of(LoraKernel kernel) {
-  switch (kernel) {
-    case LoraKernel::kBgmv:
-      return LoraKind::kBgmv;
-    case LoraKernel::kMbgmv:
-      return LoraKind::kMbgmv;
-    case LoraKernel::kSgmv:
-      return LoraKind::kSgmv;
-    case LoraKernel::kEinsum:
-      return LoraKind::kEinsum;
-  }
-  return LoraKind::kSgmv;
-}
-
 }  // namespace
-
-// --- laying a batch out ---
-
-// Rows of one adapter lie together, decodes before prefills; adapters in order of first appearance.
-void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel,
-                                bool unmerged) {
-  std::vector<const DeviceAdapter*> adapters;
-  struct Key {
-    std::size_t adapter;
-    bool prefill;
-    int slice;
-  };
-  std::vector<Key> keys;
-  sampling_slices_.clear();
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    const DeviceAdapter* const adapter = unmerged ? slices[i].adapter : nullptr;
-    auto found = std::find(adapters.begin(), adapters.end(), adapter);
-    if (found == adapters.end()) found = adapters.insert(adapters.end(), adapter);
-    keys.push_back({static_cast<std::size_t>(found - adapters.begin()),
-                    slices[i].tokens.size() > 1 || slices[i].context == 0, static_cast<int>(i)});
-    if (slices[i].samples) sampling_slices_.push_back(static_cast<int>(i));
-  }
-  std::stable_sort(keys.begin(), keys.end(), [](const Key& a, const Key& b) {
-    return a.adapter != b.adapter ? a.adapter < b.adapter : a.prefill < b.prefill;
-  });
-
-  order_.clear();
-  positions_.clear();
-  decodes_.clear();
-  prefills_.clear();
-  kind_ = kind_of(kernel);
-  lora_width_ = 0;
-  std::vector<int> first_row(slices.size());
-  int row = 0;
-  for (const Key& key : keys) {
-    const SequenceSlice& slice = slices[static_cast<std::size_t>(key.slice)];
-    const auto tokens = static_cast<int>(slice.tokens.size());
-    order_.push_back({key.slice, row});
-    first_row[static_cast<std::size_t>(key.slice)] = row;
-    for (int i = 0; i < tokens; ++i) positions_.push_back(slice.context + i);
-    if (const DeviceAdapter* adapter = adapters[key.adapter]) {
-      // One prefill is one SGMV segment whatever the plan's kernel is for decodes.
-      const bool alone = key.prefill && kind_ != LoraKind::kEinsum;
-      std::vector<Segment>& segments = alone ? prefills_ : decodes_;
-      if (!segments.empty() && segments.back().adapter == adapter &&
-          segments.back().row + segments.back().rows == row) {
-        segments.back().rows += tokens;
-      } else {
-        segments.push_back({row, tokens, adapter});
-      }
-      lora_width_ = std::max(lora_width_, adapter->rank());
-    }
-    row += tokens;
-  }
-  rows_ = row;
-  sampling_rows_.clear();
-  for (const int slice : sampling_slices_) {
-    const auto i = static_cast<std::size_t>(slice);
-    sampling_rows_.push_back(first_row[i] + static_cast<int>(slices[i].tokens.size()) - 1);
-  }
-  sampled_rows_ = static_cast<int>(sampling_rows_.size());
-  lora_ = lora_width_ > 0;
-  if (lora_) prepare_lora();
-}
-
-void CpuExecutor::Impl::prepare_lora() {
-  t_stride_ = kernels::shrink_stride(lora_width_);
-  t_floats_ = static_cast<std::size_t>(rows_) * static_cast<std::size_t>(t_stride_);
-  if (t_.size() < 3 * t_floats_ * sizeof(float)) {
-    t_ = Buffer(3 * t_floats_ * sizeof(float), "LoRA activations");
-  }
-  if (kind_ == LoraKind::kEinsum && !decodes_.empty()) {
-    for (Buffer& scratch : scratch_) {
-      if (scratch.size() < t_floats_ * sizeof(float)) {
-        scratch = Buffer(t_floats_ * sizeof(float), "LoRA scratch memory");
-      }
-    }
-  }
-}
 
 StepParts CpuExecutor::Impl::run(std::span<const SequenceSlice> slices, Exec exec,
                                  LoraKernel kernel, const SamplingOptions& sampling,
@@ -188,7 +95,7 @@ void CpuExecutor::Impl::multiply(int member, int layer, Fused which, float* y, s
                                  kernels::Store store) {
   const LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
   const auto i = static_cast<std::size_t>(which);
-  kernels::Linear& linear = whole_ != nullptr       ? *whole_->layers[static_cast<std::size_t>(layer)][i]
+  kernels::Linear& linear = whole_ != nullptr ? *whole_->layers[static_cast<std::size_t>(layer)][i]
                             : weights.use_merged[i] ? *weights.merged[i]
                                                     : *weights.base[i];
   linear.run(member, h_.data(), widest_input_, y, ldy, rows_, store);
@@ -210,9 +117,8 @@ void CpuExecutor::Impl::shrink(int member, int layer, std::span<const LinearLaye
   auto* const scratch = scratch_[static_cast<std::size_t>(member)].as<float>();
   for (std::size_t i = 0; i < targets.size(); ++i) {
     for (const bool decodes : {true, false}) {
-      const kernels::LoraBatch batch =
-          batch_of(layer, targets[i], decodes ? decodes_ : prefills_,
-                   decodes ? kind_ : LoraKind::kSgmv, &rows);
+      const kernels::LoraBatch batch = batch_of(layer, targets[i], decodes ? decodes_ : prefills_,
+                                                decodes ? kind_ : LoraKind::kSgmv, &rows);
       if (batch.count == 0) continue;
       kernels::lora_shrink(ops_, batch, h_.data(), widest_input_, t_of(static_cast<int>(i)),
                            t_stride_, scratch, member, team_.size());
@@ -256,12 +162,11 @@ void CpuExecutor::Impl::norm_rows(int member, const std::vector<float>& weight) 
   const Share share = share_of(member, 1);
   if (share.row_begin == share.row_end) return;
   const auto row = static_cast<std::size_t>(share.row_begin);
-  ops_.rms_norm(x_.as<float>() + row * static_cast<std::size_t>(model_.hidden), model_.hidden,
-                weight.data(), static_cast<float>(model_.rms_norm_eps), model_.hidden,
-                options_.type,
-                h_.data() + row * static_cast<std::size_t>(widest_input_) *
-                                kernels::bytes_of(options_.type),
-                widest_input_, share.row_end - share.row_begin);
+  ops_.rms_norm(
+      x_.as<float>() + row * static_cast<std::size_t>(model_.hidden), model_.hidden, weight.data(),
+      static_cast<float>(model_.rms_norm_eps), model_.hidden, options_.type,
+      h_.data() + row * static_cast<std::size_t>(widest_input_) * kernels::bytes_of(options_.type),
+      widest_input_, share.row_end - share.row_begin);
 }
 
 // Bias, rotation and the cache for this share of rows and KV heads (`column` counts KV heads).
@@ -303,8 +208,8 @@ void CpuExecutor::Impl::rotate_and_write(int layer, const Share& share,
     if (begin >= end) continue;
     const kernels::AttentionTask task{slice.context + begin - at.row, end - begin,
                                       slice.blocks.data()};
-    ops_.kv_write(weights.cache, task, y + begin * ld + k_column, ld, y + begin * ld + v_column,
-                  ld, share.column_begin, share.column_end);
+    ops_.kv_write(weights.cache, task, y + begin * ld + k_column, ld, y + begin * ld + v_column, ld,
+                  share.column_begin, share.column_end);
   }
 }
 
@@ -428,8 +333,7 @@ void CpuExecutor::Impl::swiglu_phase(int member, int layer) {
     expand(member, layer, LinearLayer::kUp, 1, up, ld, columns);
   }
   const std::int64_t at = blocks.row_begin * ld + begin;
-  const std::int64_t out =
-      static_cast<std::int64_t>(blocks.row_begin) * widest_input_ + begin;
+  const std::int64_t out = static_cast<std::int64_t>(blocks.row_begin) * widest_input_ + begin;
   ops_.swiglu(gate + at, up + at, ld, end - begin, options_.type,
               h_.data() + out * static_cast<std::int64_t>(kernels::bytes_of(options_.type)),
               widest_input_, blocks.row_end - blocks.row_begin);
@@ -441,12 +345,11 @@ void CpuExecutor::Impl::head(int member) {
   if (member == 0) {
     for (int i = 0; i < sampled_rows_; ++i) {
       const auto row = static_cast<std::size_t>(sampling_rows_[static_cast<std::size_t>(i)]);
-      ops_.rms_norm(x_.as<float>() + row * static_cast<std::size_t>(model_.hidden), model_.hidden,
-                    final_norm_.data(), static_cast<float>(model_.rms_norm_eps), model_.hidden,
-                    options_.type,
-                    h_.data() + static_cast<std::size_t>(i) *
-                                    static_cast<std::size_t>(widest_input_) * bytes,
-                    widest_input_, 1);
+      ops_.rms_norm(
+          x_.as<float>() + row * static_cast<std::size_t>(model_.hidden), model_.hidden,
+          final_norm_.data(), static_cast<float>(model_.rms_norm_eps), model_.hidden, options_.type,
+          h_.data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(widest_input_) * bytes,
+          widest_input_, 1);
     }
   }
   team_.barrier();
@@ -465,10 +368,10 @@ void CpuExecutor::Impl::choose(int member, std::span<const SequenceSlice> slices
     } else {
       const auto slice = static_cast<std::size_t>(sampling_slices_[row]);
       RngStream draw(sampling_->seed, "sampling", slices[slice].draw);
-      token = kernels::sample_top_p(logits, model_.vocab,
-                                    static_cast<float>(sampling_->temperature),
-                                    static_cast<float>(sampling_->top_p), draw.uniform(),
-                                    scratch_[static_cast<std::size_t>(member)].data());
+      token =
+          kernels::sample_top_p(logits, model_.vocab, static_cast<float>(sampling_->temperature),
+                                static_cast<float>(sampling_->top_p), draw.uniform(),
+                                scratch_[static_cast<std::size_t>(member)].data());
     }
     (*sampled_)[row] = token;
   }

@@ -39,10 +39,10 @@ class ThreadTeam {
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;
   std::atomic<bool> stop_{false};
-  alignas(64) std::atomic<std::uint32_t> round_{0};    // raised to start a run
-  alignas(64) std::atomic<std::int32_t> busy_{0};      // members other than 0 still in it
-  alignas(64) std::atomic<std::int32_t> arrived_{0};   // at the barrier
-  alignas(64) std::atomic<std::uint32_t> passed_{0};   // barriers so far
+  alignas(64) std::atomic<std::uint32_t> round_{0};   // raised to start a run
+  alignas(64) std::atomic<std::int32_t> busy_{0};     // members other than 0 still in it
+  alignas(64) std::atomic<std::int32_t> arrived_{0};  // at the barrier
+  alignas(64) std::atomic<std::uint32_t> passed_{0};  // barriers so far
 };
 
 // The cores that this process may use, in order.

@@ -1,0 +1,105 @@
+// How the slices of a step lie in the batch: which rows they take, and which segments of rows
+// belong to one adapter.
+#include <algorithm>
+
+#include "engine/backend/cpu/executor_impl.h"
+
+namespace servelab {
+namespace {
+
+using kernels::LoraKind;
+
+LoraKind kind_of(LoraKernel kernel) {
+  switch (kernel) {
+    case LoraKernel::kBgmv:
+      return LoraKind::kBgmv;
+    case LoraKernel::kMbgmv:
+      return LoraKind::kMbgmv;
+    case LoraKernel::kSgmv:
+      return LoraKind::kSgmv;
+    case LoraKernel::kEinsum:
+      return LoraKind::kEinsum;
+  }
+  return LoraKind::kSgmv;
+}
+
+}  // namespace
+
+// Rows of one adapter lie together, decodes before prefills; adapters in order of first appearance.
+void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel,
+                                bool unmerged) {
+  std::vector<const DeviceAdapter*> adapters;
+  struct Key {
+    std::size_t adapter;
+    bool prefill;
+    int slice;
+  };
+  std::vector<Key> keys;
+  sampling_slices_.clear();
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const DeviceAdapter* const adapter = unmerged ? slices[i].adapter : nullptr;
+    auto found = std::find(adapters.begin(), adapters.end(), adapter);
+    if (found == adapters.end()) found = adapters.insert(adapters.end(), adapter);
+    keys.push_back({static_cast<std::size_t>(found - adapters.begin()),
+                    slices[i].tokens.size() > 1 || slices[i].context == 0, static_cast<int>(i)});
+    if (slices[i].samples) sampling_slices_.push_back(static_cast<int>(i));
+  }
+  std::stable_sort(keys.begin(), keys.end(), [](const Key& a, const Key& b) {
+    return a.adapter != b.adapter ? a.adapter < b.adapter : a.prefill < b.prefill;
+  });
+
+  order_.clear();
+  positions_.clear();
+  decodes_.clear();
+  prefills_.clear();
+  kind_ = kind_of(kernel);
+  lora_width_ = 0;
+  std::vector<int> first_row(slices.size());
+  int row = 0;
+  for (const Key& key : keys) {
+    const SequenceSlice& slice = slices[static_cast<std::size_t>(key.slice)];
+    const auto tokens = static_cast<int>(slice.tokens.size());
+    order_.push_back({key.slice, row});
+    first_row[static_cast<std::size_t>(key.slice)] = row;
+    for (int i = 0; i < tokens; ++i) positions_.push_back(slice.context + i);
+    if (const DeviceAdapter* adapter = adapters[key.adapter]) {
+      // One prefill is one SGMV segment whatever the plan's kernel is for decodes.
+      const bool alone = key.prefill && kind_ != LoraKind::kEinsum;
+      std::vector<Segment>& segments = alone ? prefills_ : decodes_;
+      if (!segments.empty() && segments.back().adapter == adapter &&
+          segments.back().row + segments.back().rows == row) {
+        segments.back().rows += tokens;
+      } else {
+        segments.push_back({row, tokens, adapter});
+      }
+      lora_width_ = std::max(lora_width_, adapter->rank());
+    }
+    row += tokens;
+  }
+  rows_ = row;
+  sampling_rows_.clear();
+  for (const int slice : sampling_slices_) {
+    const auto i = static_cast<std::size_t>(slice);
+    sampling_rows_.push_back(first_row[i] + static_cast<int>(slices[i].tokens.size()) - 1);
+  }
+  sampled_rows_ = static_cast<int>(sampling_rows_.size());
+  lora_ = lora_width_ > 0;
+  if (lora_) prepare_lora();
+}
+
+void CpuExecutor::Impl::prepare_lora() {
+  t_stride_ = kernels::shrink_stride(lora_width_);
+  t_floats_ = static_cast<std::size_t>(rows_) * static_cast<std::size_t>(t_stride_);
+  if (t_.size() < 3 * t_floats_ * sizeof(float)) {
+    t_ = Buffer(3 * t_floats_ * sizeof(float), "LoRA activations");
+  }
+  if (kind_ == LoraKind::kEinsum && !decodes_.empty()) {
+    for (Buffer& scratch : scratch_) {
+      if (scratch.size() < t_floats_ * sizeof(float)) {
+        scratch = Buffer(t_floats_ * sizeof(float), "LoRA scratch memory");
+      }
+    }
+  }
+}
+
+}  // namespace servelab

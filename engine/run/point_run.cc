@@ -1,0 +1,132 @@
+// Running a resolved point: on the twin, on a real backend, or as a replay.
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "engine/backend/cost_model.h"
+#include "engine/run/cpu_run.h"
+#include "engine/run/point.h"
+#include "engine/serve/backend.h"
+
+namespace servelab {
+namespace {
+
+std::vector<std::unique_ptr<ReplicaPolicy>> make_replica_policies(const PointSettings& settings) {
+  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
+  for (int i = 0; i < settings.cluster.replicas; ++i) {
+    policies.push_back(settings.technique->replica_policy());
+  }
+  return policies;
+}
+
+// The CPU engine merges into a copy of the matrices that hold the targets: q, k and v lie in one,
+// gate and up in another.
+Bytes merge_copy_bytes(const ModelConfig& model, const std::vector<std::string>& targets) {
+  std::set<std::string> matrices;
+  for (const std::string& target : targets) {
+    if (target == "q" || target == "k" || target == "v") {
+      matrices.insert({"q", "k", "v"});
+    } else if (target == "gate" || target == "up") {
+      matrices.insert({"gate", "up"});
+    } else {
+      matrices.insert(target);
+    }
+  }
+  Bytes bytes = 0;
+  for (const std::string& matrix : matrices) {
+    const LinearShape shape = linear_shape(model, matrix);
+    bytes += Bytes{shape.out} * shape.in * model.bytes_per_weight * model.layers;
+  }
+  return bytes;
+}
+
+ClusterSettings cluster_settings(const PointSettings& settings) {
+  ClusterSettings cluster;
+  cluster.replicas = settings.cluster.replicas;
+  cluster.engine = settings.engine;
+  const MemoryNeeds needs =
+      memory_needs(settings.model, settings.cluster.tensor_parallel,
+                   settings.engine.limits.max_batch_tokens, settings.engine.limits.max_batch);
+  cluster.memory.device = static_cast<Bytes>(static_cast<double>(settings.hardware.memory_bytes) *
+                                             settings.engine.memory_fraction);
+  cluster.memory.weights = needs.weights;
+  cluster.memory.activations = needs.activations;
+  cluster.memory.kv_per_token = needs.kv_per_token;
+  cluster.memory.max_context_tokens = settings.model.max_context_tokens;
+  cluster.reveal_output_length = settings.technique->capabilities().knows_output_length;
+  if (settings.cluster.stop_at_s > 0) cluster.stop_at = from_seconds(settings.cluster.stop_at_s);
+  cluster.migration_delay = from_seconds(settings.cluster.migration_delay_s);
+  cluster.max_arrival_lag = from_seconds(settings.runtime.max_arrival_lag_s);
+  if (is_real(settings.backend) && settings.technique->capabilities().merges) {
+    cluster.memory.activations += merge_copy_bytes(settings.model, settings.lora.targets);
+  }
+  return cluster;
+}
+
+RecorderOptions recorder_options(const PointSettings& settings) {
+  const RecordSection& record = settings.record;
+  RecorderOptions options;
+  options.bin = std::max<TimeNs>(1, from_seconds(record.series_bin_s));
+  options.series = record.series;
+  options.decision_text = record.decisions;
+  options.token_times = record.token_times;
+  options.measure_scheduling = options.keep_delivered = is_real(settings.backend);
+  return options;
+}
+
+void run_cluster(const PointSettings& settings, const Workload& workload, Backend* backend,
+                 Timeline* timeline, RunRecord* record) {
+  std::unique_ptr<Cluster> cluster;
+  try {
+    cluster = std::make_unique<Cluster>(
+        cluster_settings(settings), workload, make_replica_policies(settings),
+        Registry<ClusterPolicy>::instance().make(settings.route), backend, timeline, record);
+  } catch (const SpecError& error) {
+    record->invalid_reasons.push_back(std::string("does not fit: ") + error.what());
+    record->requests.assign(workload.requests.size(), RequestRecord{});
+    return;
+  }
+  cluster->run();
+}
+
+}  // namespace
+
+bool is_real(const std::string& backend) { return backend != "twin"; }
+
+PointResult run_point(const PointSettings& settings, const Workload& workload) {
+  const auto started = std::chrono::steady_clock::now();
+  PointResult result;
+  result.record.options = recorder_options(settings);
+  if (workload.requests.empty()) {
+    result.record.invalid_reasons.push_back("the workload has no requests");
+  }
+  const auto cost = point_cost_model(settings);
+  if (is_real(settings.backend)) {
+    const CpuRun run = open_cpu_run(settings, workload, cost.get());
+    run_cluster(settings, workload, run.backend.get(), run.timeline.get(), &result.record);
+  } else {
+    VirtualTimeline timeline;
+    const auto backend = make_twin_backend(&timeline, cost.get(),
+                                           static_cast<std::size_t>(settings.cluster.replicas));
+    run_cluster(settings, workload, backend.get(), &timeline, &result.record);
+  }
+  result.summary = summarize(workload, result.record);
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
+  result.wall_s = wall.count();
+  return result;
+}
+
+RunRecord replay_point(const PointSettings& settings, const Workload& workload,
+                       const RunRecord& original) {
+  RunRecord record;
+  record.options = recorder_options(settings);
+  record.options.measure_scheduling = record.options.keep_delivered = false;
+  const auto cost = point_cost_model(settings);
+  ReplayTimeline timeline(original.delivered);
+  const auto backend = make_replay_backend(&timeline, cost.get(), original.step_timings);
+  run_cluster(settings, workload, backend.get(), &timeline, &record);
+  return record;
+}
+
+}  // namespace servelab

@@ -1,0 +1,169 @@
+// The CPU engine's steps on a 134M Llama against this machine's own bounds, measured in the same
+// run: the time of a step can be no less than its bytes at read bandwidth and its floating-point
+// operations at the bf16 peak. Prints one line per step and exits 1 when a share is below what is
+// asked of it, so that a slower engine is noticed.
+//
+//   servelab_engine_bench [THREADS]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+
+#include "engine/backend/cpu/executor.h"
+#include "engine/backend/cpu/thread_team.h"
+#include "kernels/bench/machine.h"
+
+namespace servelab {
+namespace {
+
+constexpr int kRounds = 30;
+constexpr int kBlockTokens = 16;
+constexpr int kContext = 64;
+constexpr int kRank = 16;
+
+struct StepCase {
+  const char* name;
+  int batch;
+  int context;
+  int tokens;    // of each sequence
+  int adapters;  // distinct ones; 0: base model
+  double asked;  // share of the bound; with adapters: of the same step without them
+};
+
+constexpr StepCase kCases[] = {
+    {"decode, batch 1", 1, kContext, 1, 0, 0.85},
+    {"decode, batch 8", 8, kContext, 1, 0, 0.60},
+    {"decode, batch 32", 32, kContext, 1, 0, 0.60},
+    {"prefill, 512 tokens", 1, 0, 512, 0, 0.70},
+    {"decode, batch 8, 8 adapters", 8, kContext, 1, 8, 0.90},
+};
+
+ModelConfig llama_134m() {
+  ModelConfig model;
+  model.name = "llama-134m";
+  model.layers = 12;
+  model.hidden = 768;
+  model.heads = model.kv_heads = 12;
+  model.head_dim = 64;
+  model.ffn = 2048;
+  model.vocab = 32000;
+  model.max_context_tokens = 2048;
+  model.source = "benchmark";
+  return model;
+}
+
+class StepBench {
+ public:
+  explicit StepBench(int threads) : model_(llama_134m()) {
+    CpuExecutorOptions options;
+    options.threads = threads;
+    options.cores = usable_cores();
+    options.isa = kernels::best_isa();
+    options.type = kernels::DType::kBf16;
+    options.kv_blocks = 4096;
+    options.block_tokens = kBlockTokens;
+    executor_ = std::make_unique<CpuExecutor>(model_, *random_weights(model_, 1), options);
+    for (std::uint64_t i = 0; i < 8; ++i) {
+      adapters_.push_back(executor_->pack_adapter(
+          *random_adapter(model_, "a", kRank, {"q", "k", "v", "o"}, i), kRank));
+    }
+  }
+
+  void pin_caller() const { executor_->pin_caller(); }
+
+  double seconds(const StepCase& c) {
+    const int blocks_each = (c.context + c.tokens + kBlockTokens - 1) / kBlockTokens;
+    const std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.tokens), 5);
+    std::vector<std::vector<BlockIndex>> blocks(static_cast<std::size_t>(c.batch));
+    std::vector<SequenceSlice> slices(blocks.size());
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      blocks[i].resize(static_cast<std::size_t>(blocks_each));
+      std::iota(blocks[i].begin(), blocks[i].end(), static_cast<int>(i) * blocks_each);
+      slices[i].context = c.context;
+      slices[i].tokens = tokens;
+      slices[i].blocks = blocks[i];
+      slices[i].samples = true;
+      if (c.adapters > 0) {
+        slices[i].adapter = adapters_[i % static_cast<std::size_t>(c.adapters)].get();
+      }
+    }
+    const StepParts parts =
+        executor_->run(slices, Exec::kUnmerged, LoraKernel::kMbgmv, {}, &sampled_);
+    return to_seconds(parts.total);
+  }
+
+  double bytes(const StepCase& c) const {
+    const double weights = static_cast<double>(model_.weight_bytes()) -
+                           2.0 * model_.vocab * model_.hidden;  // the embedding is only looked up
+    const double kv =
+        static_cast<double>(executor_->kv_bytes_per_token()) * (c.context + c.tokens) * c.batch;
+    const double lora = c.adapters * static_cast<double>(adapters_.front()->bytes());
+    return weights + kv + lora;
+  }
+  double flops(const StepCase& c) const {
+    const double head = 2.0 * model_.vocab * model_.hidden;
+    const double layers = 2.0 * static_cast<double>(model_.parameters()) - 2 * head;
+    const double pairs = c.tokens * (c.context + (c.tokens + 1) / 2.0);
+    const double attention = 4.0 * pairs * model_.heads * model_.head_dim * model_.layers;
+    return c.batch * (c.tokens * layers + head + attention);
+  }
+
+ private:
+  ModelConfig model_;
+  std::unique_ptr<CpuExecutor> executor_;
+  std::vector<std::unique_ptr<DeviceAdapter>> adapters_;
+  std::vector<std::int32_t> sampled_;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Rounds go through all cases, so that what disturbs the machine hits them alike.
+bool run_steps(int threads, const kernels::Machine& machine) {
+  StepBench bench(threads);
+  bench.pin_caller();
+  std::vector<double> times[std::size(kCases)];
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < std::size(kCases); ++i) {
+      times[i].push_back(bench.seconds(kCases[i]));
+    }
+  }
+  std::printf("%-30s %9s %9s %10s %9s %7s %7s\n", "step", "median ms", "best ms", "tokens/s",
+              "bound ms", "share", "asked");
+  bool met = true;
+  double without_adapters = 0;
+  for (std::size_t i = 0; i < std::size(kCases); ++i) {
+    const StepCase& c = kCases[i];
+    const double time = median(times[i]);
+    if (c.batch == 8 && c.adapters == 0) without_adapters = time;
+    const double bound =
+        std::max(bench.bytes(c) / machine.bytes_per_s, bench.flops(c) / machine.bf16_flops_per_s);
+    const double share = c.adapters > 0 ? without_adapters / time : bound / time;
+    met = met && share >= c.asked;
+    std::printf("%-30s %9.2f %9.2f %10.0f %9.2f %6.0f%% %6.0f%%%s\n", c.name, time * 1e3,
+                *std::min_element(times[i].begin(), times[i].end()) * 1e3,
+                c.batch * c.tokens / time, bound * 1e3, share * 100, c.asked * 100,
+                share < c.asked ? "  BELOW" : "");
+  }
+  std::printf("share: of the bound; with adapters: of the same step without them\n");
+  return met;
+}
+
+}  // namespace
+}  // namespace servelab
+
+int main(int argc, char** argv) {
+  const int threads =
+      argc > 1 ? std::atoi(argv[1]) : static_cast<int>(servelab::usable_cores().size());
+  servelab::kernels::Machine machine;
+  {
+    servelab::kernels::Team team(threads);
+    machine = servelab::kernels::measure(team);
+  }
+  std::printf("%d threads, %s: reads %.1f GB/s, bf16 %.0f GFLOP/s\n", threads,
+              servelab::kernels::ops(servelab::kernels::best_isa()).name,
+              machine.bytes_per_s * 1e-9, machine.bf16_flops_per_s * 1e-9);
+  return servelab::run_steps(threads, machine) ? 0 : 1;
+}
