@@ -9,6 +9,7 @@
 
 int main(int argc, char** argv) {
   using namespace servelab::kernels;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // rows appear as they are measured, in a pipe too
   const int threads =
       argc > 1 ? std::atoi(argv[1]) : static_cast<int>(std::thread::hardware_concurrency());
   Team team(threads < 1 ? 1 : threads);

@@ -139,7 +139,7 @@ bool run_steps(int threads, const kernels::Machine& machine) {
     const double time = median(times[i]);
     if (c.batch == 8 && c.adapters == 0) without_adapters = time;
     const double bound =
-        std::max(bench.bytes(c) / machine.bytes_per_s, bench.flops(c) / machine.bf16_flops_per_s);
+        std::max(bench.bytes(c) / machine.bytes_per_s, bench.flops(c) / machine.flops_per_s(kernels::DType::kBf16));
     const double share = c.adapters > 0 ? without_adapters / time : bound / time;
     met = met && share >= c.asked;
     std::printf("%-30s %9.2f %9.2f %10.0f %9.2f %6.0f%% %6.0f%%%s\n", c.name, time * 1e3,
@@ -164,6 +164,6 @@ int main(int argc, char** argv) {
   }
   std::printf("%d threads, %s: reads %.1f GB/s, bf16 %.0f GFLOP/s\n", threads,
               servelab::kernels::ops(servelab::kernels::best_isa()).name,
-              machine.bytes_per_s * 1e-9, machine.bf16_flops_per_s * 1e-9);
+              machine.bytes_per_s * 1e-9, machine.flops_per_s(servelab::kernels::DType::kBf16) * 1e-9);
   return servelab::run_steps(threads, machine) ? 0 : 1;
 }

@@ -42,6 +42,8 @@ FittedConstants known() {
   for (const double t : c.sample_knots) c.logits_us.push_back(900 + 40 * t);
   c.prefill_pair_ns = 12;
   c.prefill_token_us = 3;
+  c.prefill_key_ns = 400;
+  c.prefill_request_us = 20;
   c.decode_key_ns = 800;
   c.decode_request_us = 15;
   c.bgmv = {200, 3, 2.0, 12, 0.5};
