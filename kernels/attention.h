@@ -1,9 +1,10 @@
 // Paged attention over one KV head, for prefill chunks and decode steps alike (the same arithmetic,
 // so that chunked, whole and resumed prefills and decodes agree bit for bit).
 //
-// Keys and values of a token lie in its slot: slot = blocks[position / block_tokens] * block_tokens
-// + position % block_tokens; elements [slot][kv_heads][head_dim] of bf16 or f32. Slots past the
-// context may hold anything, NaN included: they never reach a result.
+// Keys and values of a position lie in blocks[position / block_tokens] at position % block_tokens:
+// elements [block][kv_heads][block_tokens][head_dim] of bf16 or f32, so that what a head reads of a
+// block is one stretch of memory. Slots past the context may hold anything, NaN included: they never
+// reach a result.
 //
 // Batch invariance: keys are visited in tiles of kKeyTile positions from 0; a query's result
 // depends on its own row and on keys 0 .. its position only.

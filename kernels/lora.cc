@@ -12,10 +12,24 @@ namespace {
 // Rows that one piece of a segment takes: enough to reuse the weights, few enough to share a single
 // long segment between threads.
 constexpr int kPieceRows = 32;
+constexpr std::size_t kLineBytes = 64;
 
 // A piece's cost in rows: a panel has to come from memory, which takes as long as the arithmetic of
 // about this many rows.
 constexpr int kPanelCost = 12;
+
+// Lines of the next adapter's weights to fetch while one is computed: as many as it takes for a
+// stream from memory to get going.
+constexpr int kFetchLines = 48;
+
+void fetch_start(const Panels& w, int panel) {
+  const char* at =
+      static_cast<const char*>(w.data) + static_cast<std::size_t>(panel) * w.panel_bytes();
+  const auto left = static_cast<std::size_t>(panels_of(w.n) - panel) * w.panel_bytes() / kLineBytes;
+  for (std::size_t line = 0; line < left && line < kFetchLines; ++line) {
+    __builtin_prefetch(at + line * kLineBytes);
+  }
+}
 
 // Panels of A that shrink reads for a segment.
 int panels_to_read(const LoraBatch& batch, const LoraPair& pair) {
@@ -122,10 +136,11 @@ void lora_shrink(const Ops& ops, const LoraBatch& batch, const void* x, std::int
   }
   Share share(total, part, parts);
   const std::int64_t stride = shrink_stride(batch.width);
-  for (const LoraRows& segment : segments) {
+  for (std::size_t i = 0; i < segments.size(); ++i) {
     for_each_piece(
-        batch, segment, piece_rows, [&](const LoraRows& s, int panel, int row, int rows) {
+        batch, segments[i], piece_rows, [&](const LoraRows& s, int panel, int row, int rows) {
           if (!share.takes(cost(rows))) return;
+          if (i + 1 < segments.size()) fetch_start(segments[i + 1].pair->a, 0);
           if (batch.kind == LoraKind::kEinsum) {
             shrink_panel(ops, batch.kind, *s.pair, panel, row, rows, x, ldx, scratch, stride);
             keep_own_rows(batch, s.pair, panel, row, rows, scratch, stride, t, ldt);
@@ -141,6 +156,9 @@ void lora_expand(const Ops& ops, const LoraBatch& batch, const float* t, std::in
   for (int i = 0; i < batch.count; ++i) {
     const LoraRows& segment = batch.segments[i];
     if (segment.pair == nullptr) continue;
+    if (i + 1 < batch.count && batch.segments[i + 1].pair != nullptr) {
+      fetch_start(batch.segments[i + 1].pair->b, column_begin / kPanelColumns);
+    }
     expand_rows(ops, batch.kind, segment, batch.width, t, ldt, y, ldy, row_begin, row_end,
                 column_begin, column_end);
   }

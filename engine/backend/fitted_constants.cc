@@ -52,6 +52,8 @@ void FittedConstants::fields(ParamFields& f) {
   f.add("logits_us", &logits_us, "LM head and sampling").range(0, kMaxUs);
   add_time(f, "prefill_pair_ns", &prefill_pair_ns, "per (query, key) pair of a prefill");
   add_time(f, "prefill_token_us", &prefill_token_us, "attention per token of a prefill");
+  add_time(f, "prefill_key_ns", &prefill_key_ns, "per key that a prefill reads");
+  add_time(f, "prefill_request_us", &prefill_request_us, "attention per prompt or chunk");
   add_time(f, "decode_key_ns", &decode_key_ns, "per key that a decode reads");
   add_time(f, "decode_request_us", &decode_request_us, "attention per decoding request");
   add_lora(f, "bgmv", &bgmv);

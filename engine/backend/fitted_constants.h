@@ -34,10 +34,12 @@ struct FittedConstants {
   std::vector<double> token_knots, dense_us;
   std::vector<double> sample_knots, logits_us;
 
-  double prefill_pair_ns = 0;    // (query, key) pair of a prefill, all layers
-  double prefill_token_us = 0;   // token of a prefill
-  double decode_key_ns = 0;      // key read by a decode
-  double decode_request_us = 0;  // decoding request
+  double prefill_pair_ns = 0;     // (query, key) pair of a prefill, all layers
+  double prefill_token_us = 0;    // token of a prefill
+  double prefill_key_ns = 0;      // key read by a prefill, earlier context included
+  double prefill_request_us = 0;  // prompt, or chunk of one
+  double decode_key_ns = 0;       // key read by a decode
+  double decode_request_us = 0;   // decoding request
 
   FittedLora bgmv, mbgmv, sgmv, einsum;
   double lora_prefill_token_us = 0;         // per prefill row with an adapter

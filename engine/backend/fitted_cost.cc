@@ -109,6 +109,8 @@ StepCost FittedCostModel::step(const BatchShape& batch, Exec exec, LoraKernel ke
                look_up(logits_, batch.sampled, c.sample_knots, c.logits_us);
   cost.attention = to_ns(c.prefill_pair_ns / kNsPerUs * real(batch.prefill_pairs) +
                          c.prefill_token_us * real(batch.prefill_tokens) +
+                         c.prefill_key_ns / kNsPerUs * real(batch.prefill_context) +
+                         c.prefill_request_us * real(batch.prefill_requests) +
                          c.decode_key_ns / kNsPerUs * real(batch.decode_context) +
                          c.decode_request_us * real(batch.decode_requests));
   if (exec == Exec::kUnmerged && batch.lora_tokens > 0) cost.lora = to_ns(lora_us(batch, kernel));

@@ -1,12 +1,14 @@
 #include "engine/run/calibrate.h"
 
 #include <fmt/format.h>
+#include <sys/times.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <span>
 
@@ -24,6 +26,7 @@
 namespace servelab {
 namespace {
 
+constexpr double kDisturbed = 0.05;  // share of the processors that others may take
 constexpr double kLongStepUs = 2e5;  // measured less often
 
 double median(std::vector<double> values) {
@@ -196,15 +199,49 @@ void save_text(const std::filesystem::path& path, const std::string& text) {
   fmt::print("wrote {}\n", path.string());
 }
 
+// What other programs took of the processors since it was made. A disturbed calibration is one of
+// the disturbed machine, so it says so.
+class OtherLoad {
+ public:
+  OtherLoad() : busy_(all_busy_ticks()), own_(own_ticks()), since_(Clock::now()) {}
+  double share() const {
+    const std::chrono::duration<double> wall = Clock::now() - since_;
+    const auto others = static_cast<double>(all_busy_ticks() - busy_ - (own_ticks() - own_));
+    const auto ticks = wall.count() * static_cast<double>(::sysconf(_SC_CLK_TCK)) *
+                       static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
+    return std::clamp(others / ticks, 0.0, 1.0);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  static std::int64_t own_ticks() {
+    tms used{};
+    ::times(&used);
+    return used.tms_utime + used.tms_stime;
+  }
+  // User, nice and system time of all processes; 0 where there is no /proc.
+  static std::int64_t all_busy_ticks() {
+    std::ifstream file("/proc/stat");
+    std::string label;
+    std::int64_t user = 0, nice = 0, system = 0;
+    file >> label >> user >> nice >> system;
+    return user + nice + system;
+  }
+
+  std::int64_t busy_, own_;
+  Clock::time_point since_;
+};
+
 // heading of every file: how it came to be.
 std::string heading_of(const ModelConfig& model, const CalibrateOptions& options, int threads,
-                       double wall_s) {
+                       double wall_s, double other_load) {
   return fmt::format(
       "Measured by servelab calibrate --backend cpu --model {}{} --threads {} in {:.0f} s, build "
       "{}.\n"
       "{}\nModel {} ({} parameters).",
-      options.model, options.quick ? " --quick" : "", threads, wall_s, build_id(), machine_name(),
-      model.name, model.parameters());
+      options.model, options.quick ? " --quick" : "", threads, wall_s, build_id(), 100 * other_load,
+      machine_name(), model.name, model.parameters());
 }
 
 }  // namespace
@@ -234,6 +271,7 @@ void calibrate(const CalibrateOptions& options) {
   if (out.extension() != ".yaml") throw SpecError("--out " + out.string() + " must end in .yaml");
   if (!out.parent_path().empty()) std::filesystem::create_directories(out.parent_path());
 
+  const OtherLoad load;
   const auto started = std::chrono::steady_clock::now();
   const auto target = make_cpu_calibration(model, options.lora, threads);
   const CalibrationSamples samples = measure(target.get(), options.quick, options.stop);
@@ -241,7 +279,14 @@ void calibrate(const CalibrateOptions& options) {
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
 
   fmt::print("{}", fit_table(samples, fit));
-  const std::string heading = heading_of(model, options, threads, wall.count());
+  const double other_load = load.share();
+  if (other_load > kDisturbed) {
+    fmt::print(
+        "warning: other programs took {:.0f} % of the processors; calibrate again on an idle "
+        "machine\n",
+        100 * other_load);
+  }
+  const std::string heading = heading_of(model, options, threads, wall.count(), other_load);
   const std::string stem = out.stem().string();
   save_text(out, profile_yaml(profile_of(model, options, threads, stem, fit), heading));
   save_text(out.parent_path() / (stem + "-placement.yaml"), placement_yaml(stem, heading));

@@ -10,83 +10,16 @@
 #include "engine/backend/fitted_cost.h"
 #include "engine/core/check.h"
 #include "engine/run/nnls.h"
+#include "engine/run/part_fit.h"
 
 namespace servelab {
 namespace {
 
-constexpr std::size_t kHoldOutEvery = 5;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kNsPerUs = 1e3;
 constexpr double kUsPerSecond = 1e6;
 
 double real(std::int64_t count) { return static_cast<double>(count); }
-
-double quantile(std::vector<double> values, double q) {
-  if (values.empty()) return kNaN;
-  std::sort(values.begin(), values.end());
-  const double at = q * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - std::floor(at)) * (values[high] - values[low]);
-}
-
-// A linear model of one part: what a row's features are, and what it measured.
-struct Row {
-  std::vector<double> features;
-  double value = 0;
-};
-
-struct PartFit {
-  std::vector<double> coefficients;
-  FitQuality quality;
-};
-
-double predict(const Row& row, const std::vector<double>& coefficients) {
-  double sum = 0;
-  for (std::size_t i = 0; i < coefficients.size(); ++i) sum += row.features[i] * coefficients[i];
-  return sum;
-}
-
-FitQuality quality_of(const std::string& part, const std::vector<double>& measured,
-                      const std::vector<double>& predicted) {
-  FitQuality quality{part, measured.size(), r_squared(measured, predicted), kNaN, kNaN};
-  std::vector<double> errors;
-  for (std::size_t i = kHoldOutEvery / 2; i < measured.size(); i += kHoldOutEvery) {
-    if (measured[i] > 0) errors.push_back(std::abs(predicted[i] / measured[i] - 1));
-  }
-  quality.median_error = quantile(errors, 0.5);
-  quality.p90_error = quantile(errors, 0.9);
-  return quality;
-}
-
-bool held_out(std::size_t index) { return index % kHoldOutEvery == kHoldOutEvery / 2; }
-
-// kRelative weighs relative errors alike, so that small steps count too; kAbsolute is the plain
-// regression that papers report R2 of.
-enum class Weigh { kRelative, kAbsolute };
-
-// Rows in between the others are held out, if enough remain.
-PartFit fit_part(const std::string& part, const std::vector<Row>& rows, std::size_t features,
-                 Weigh weigh = Weigh::kRelative) {
-  if (rows.empty()) throw SpecError("calibration: nothing was measured for " + part);
-  LeastSquares problem(features);
-  const bool can_hold_out = rows.size() >= 2 * features && rows.size() >= kHoldOutEvery;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (can_hold_out && held_out(i)) continue;
-    const double weight = weigh == Weigh::kRelative ? 1 / std::max(rows[i].value, 1e-3) : 1;
-    problem.add(rows[i].features, rows[i].value, weight);
-  }
-  PartFit fit;
-  fit.coefficients = problem.solve();
-  std::vector<double> measured, predicted;
-  for (const Row& row : rows) {
-    measured.push_back(row.value);
-    predicted.push_back(predict(row, fit.coefficients));
-  }
-  fit.quality = quality_of(part, measured, predicted);
-  if (!can_hold_out) fit.quality.median_error = fit.quality.p90_error = kNaN;
-  return fit;
-}
 
 // --- dense: two tables, each as a first value and slopes between knots, all >= 0 ---
 
@@ -134,9 +67,9 @@ void fit_dense(const std::vector<StepSample>& steps, CalibrationFit* fit) {
   if (c.token_knots.empty() || c.sample_knots.empty()) {
     throw SpecError("calibration: no step of a power of two of tokens was measured");
   }
-  std::vector<Row> rows;
+  std::vector<PartRow> rows;
   for (const StepSample& step : steps) {
-    Row row;
+    PartRow row;
     add_table_features(c.token_knots, real(step.shape.tokens), &row.features);
     add_table_features(c.sample_knots, real(step.shape.sampled), &row.features);
     row.value = step.dense_us;
@@ -149,18 +82,19 @@ void fit_dense(const std::vector<StepSample>& steps, CalibrationFit* fit) {
 }
 
 void fit_attention(const std::vector<StepSample>& steps, CalibrationFit* fit) {
-  std::vector<Row> rows;
+  std::vector<PartRow> rows;
   for (const StepSample& step : steps) {
     const BatchShape& s = step.shape;
     rows.push_back({{real(s.prefill_pairs) / kNsPerUs, real(s.prefill_tokens),
+                     real(s.prefill_context) / kNsPerUs, real(s.prefill_requests),
                      real(s.decode_context) / kNsPerUs, real(s.decode_requests)},
                     step.attention_us});
   }
-  const PartFit part = fit_part("attention", rows, 4);
-  fit->fitted.prefill_pair_ns = part.coefficients[0];
-  fit->fitted.prefill_token_us = part.coefficients[1];
-  fit->fitted.decode_key_ns = part.coefficients[2];
-  fit->fitted.decode_request_us = part.coefficients[3];
+  const PartFit part = fit_part("attention", rows, 6);
+  FittedConstants& c = fit->fitted;
+  double* const targets[] = {&c.prefill_pair_ns,    &c.prefill_token_us, &c.prefill_key_ns,
+                             &c.prefill_request_us, &c.decode_key_ns,    &c.decode_request_us};
+  for (std::size_t i = 0; i < part.coefficients.size(); ++i) *targets[i] = part.coefficients[i];
   fit->quality.push_back(part.quality);
 }
 
@@ -171,9 +105,9 @@ constexpr LoraKernel kKernels[] = {LoraKernel::kBgmv, LoraKernel::kMbgmv, LoraKe
 constexpr std::size_t kPerKernel = 5;
 constexpr std::size_t kPrefillFeatures = 3;
 
-Row lora_row(const StepSample& step) {
+PartRow lora_row(const StepSample& step) {
   const LoraWork work = lora_work(step.kernel, step.shape);
-  Row row;
+  PartRow row;
   for (const LoraKernel kernel : kKernels) {
     const double own = kernel == step.kernel ? 1 : 0;
     row.features.insert(row.features.end(), {own, own * work.rows, own * work.measure,
@@ -186,7 +120,7 @@ Row lora_row(const StepSample& step) {
 }
 
 void fit_lora(const std::vector<StepSample>& steps, CalibrationFit* fit) {
-  std::vector<Row> rows;
+  std::vector<PartRow> rows;
   std::vector<LoraKernel> kernels;
   for (const StepSample& step : steps) {
     if (step.exec != Exec::kUnmerged || step.shape.lora_tokens == 0) continue;
@@ -223,7 +157,7 @@ void fit_lora(const std::vector<StepSample>& steps, CalibrationFit* fit) {
 // The twin's host time is all that a step takes beside its parts; the paper's K1..K3 are of the
 // scheduler alone.
 void fit_scheduler(const CalibrationSamples& samples, CalibrationFit* fit) {
-  std::vector<Row> host, paper;
+  std::vector<PartRow> host, paper;
   for (const SchedulerSample& s : samples.scheduler) {
     host.push_back({{1, s.requests, s.pending, s.pending_by_share}, s.host_us});
     paper.push_back({{s.requests, s.pending, s.pending_by_share}, s.us});
@@ -244,7 +178,7 @@ void fit_scheduler(const CalibrationSamples& samples, CalibrationFit* fit) {
 
 void fit_copy(const std::vector<CopySample>& copies, CopyKind kind, const std::string& part,
               double* latency_us, double* bytes_per_s, CalibrationFit* fit) {
-  std::vector<Row> rows;
+  std::vector<PartRow> rows;
   for (const CopySample& copy : copies) {
     if (copy.kind == kind) rows.push_back({{1, real(copy.bytes) / kUsPerSecond}, copy.us});
   }
@@ -262,7 +196,7 @@ void fit_copy(const std::vector<CopySample>& copies, CopyKind kind, const std::s
 }
 
 void fit_merges(const std::vector<MergeSample>& merges, CalibrationFit* fit) {
-  std::vector<Row> rows;
+  std::vector<PartRow> rows;
   std::vector<double> unmerges;
   for (const MergeSample& merge : merges) {
     if (merge.rank == 0) {
@@ -302,7 +236,7 @@ std::int64_t common_context(const std::vector<StepSample>& steps) {
 
 // K4, K5 from decodes without adapters; K6, K7 from what adapters multiply that by (Fig. 4, 5).
 void fit_placement(const CalibrationSamples& samples, LoraKernel kernel, CalibrationFit* fit) {
-  std::vector<Row> backbone, factor;
+  std::vector<PartRow> backbone, factor;
   const std::int64_t context = common_context(samples.steps);
   const auto decodes = [context](const StepSample& step) {
     return is_decode(step) && context_of(step) == context;
@@ -384,18 +318,6 @@ void judge_steps(const std::vector<StepSample>& steps, CalibrationFit* fit) {
 }
 
 }  // namespace
-
-double r_squared(const std::vector<double>& measured, const std::vector<double>& predicted) {
-  if (measured.size() < 2) return kNaN;
-  double mean = 0;
-  for (const double value : measured) mean += value / static_cast<double>(measured.size());
-  double error = 0, spread = 0;
-  for (std::size_t i = 0; i < measured.size(); ++i) {
-    error += (measured[i] - predicted[i]) * (measured[i] - predicted[i]);
-    spread += (measured[i] - mean) * (measured[i] - mean);
-  }
-  return spread > 0 ? 1 - error / spread : kNaN;
-}
 
 CalibrationFit fit_calibration(const CalibrationSamples& samples) {
   CalibrationFit fit;

@@ -8,6 +8,7 @@
 
 #include "engine/backend/fitted_constants.h"
 #include "engine/core/units.h"
+#include "engine/run/part_fit.h"
 #include "engine/serve/cost.h"
 
 namespace servelab {
@@ -53,15 +54,6 @@ struct CalibrationSamples {
   std::vector<SchedulerSample> scheduler;
 };
 
-// How well a part of the model tells rows that it was not fitted to: one in five.
-struct FitQuality {
-  std::string part;
-  std::size_t rows = 0;     // fitted and held out
-  double r2 = 0;            // over all rows, in absolute time
-  double median_error = 0;  // of held-out rows, relative; NaN without any
-  double p90_error = 0;
-};
-
 // CaraServe's model of a decode step: alpha * work + beta, with work = rows x largest rank (bgmv)
 // or the sum of ranks (mbgmv), at one context length. And the same for the LoRA part alone: on a
 // CPU the dense layers grow with the batch as well, which the paper's GPU hides in beta.
@@ -80,9 +72,6 @@ struct CalibrationFit {
 
 // Throws SpecError when a part has too few rows to be fitted.
 CalibrationFit fit_calibration(const CalibrationSamples& samples);
-
-// 1 - sum of squared errors / sum of squared deviations from the mean; NaN for fewer than two rows.
-double r_squared(const std::vector<double>& measured, const std::vector<double>& predicted);
 
 }  // namespace servelab
 

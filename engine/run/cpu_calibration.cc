@@ -1,6 +1,7 @@
 #include "engine/run/cpu_calibration.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -51,6 +52,7 @@ class CpuCalibration final : public CalibrationTarget {
   StepSample step(const PlannedStep& step) override {
     std::vector<SequenceSlice> slices;
     std::size_t at = 0;
+    const int width = step.shape().lora_max_rank;  // of the engine's slots
     for (const PlannedSlice& planned : step.slices) {
       SequenceSlice& slice = slices.emplace_back();
       const auto total = static_cast<std::size_t>(planned.context + planned.tokens);
@@ -60,7 +62,7 @@ class CpuCalibration final : public CalibrationTarget {
       slice.tokens = std::span(tokens_).first(static_cast<std::size_t>(planned.tokens));
       slice.blocks = std::span(blocks_).subspan(at, blocks);
       slice.samples = planned.samples;
-      if (planned.rank > 0) slice.adapter = adapter(planned.rank, planned.adapter);
+      if (planned.rank > 0) slice.adapter = adapter(planned.rank, planned.adapter, width);
       at += blocks;
     }
     const StepParts parts =
@@ -108,7 +110,7 @@ class CpuCalibration final : public CalibrationTarget {
   }
 
   std::vector<MergeSample> merge(int rank) override {
-    const DeviceAdapter* folded = adapter(rank, 0);
+    const DeviceAdapter* folded = adapter(rank, 0, rank);
     const double merging = timed_us([&] { executor_->merge(*folded); });
     const double unmerging = timed_us([&] { executor_->unmerge(); });
     return {{rank, merging}, {0, unmerging}};
@@ -151,12 +153,12 @@ class CpuCalibration final : public CalibrationTarget {
     }
   }
 
-  const DeviceAdapter* adapter(int rank, int number) {
-    std::unique_ptr<DeviceAdapter>& entry = adapters_[{rank, number}];
+  const DeviceAdapter* adapter(int rank, int number, int width) {
+    std::unique_ptr<DeviceAdapter>& entry = adapters_[{rank, number, width}];
     if (entry == nullptr) {
       const auto weights =
           random_adapter(model_, "calibration", rank, targets_, static_cast<std::uint64_t>(number));
-      entry = executor_->pack_adapter(*weights, calibrated_ranks().back());  // as slots are
+      entry = executor_->pack_adapter(*weights, width);
     }
     return entry.get();
   }
@@ -169,7 +171,7 @@ class CpuCalibration final : public CalibrationTarget {
   std::vector<std::int32_t> sampled_;
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<CpuExecutor> executor_;
-  std::map<std::pair<int, int>, std::unique_ptr<DeviceAdapter>> adapters_;
+  std::map<std::array<int, 3>, std::unique_ptr<DeviceAdapter>> adapters_;  // rank, number, width
   std::vector<std::byte> host_;
   Workload disk_;
   std::unique_ptr<AdapterSource> folder_;

@@ -85,8 +85,7 @@ std::string profile_yaml(HardwareProfile profile, const std::string& heading) {
   ConfigNode node = profile.effective();
   ConfigNode fitted = *node.find("fitted");
   ConfigNode placement = effective_params(&profile.placement);
-  round_numbers(&fitted);
-  round_numbers(&placement);
+  for (ConfigNode* each : {&node, &fitted, &placement}) round_numbers(each);
   std::erase_if(node.members, [](const ConfigMember& m) { return m.value.is_map(); });
   return comment(heading) + lines(node, "") + "\nfitted:\n" + lines(fitted, "  ") +
          "\n# The placement paper's own model (its Equation 1), used by cost_model: placement.\n" +
@@ -147,9 +146,10 @@ std::string fit_table(const CalibrationSamples& samples, const CalibrationFit& f
       fmt::format("\ndense: {:.0f} us at 1 token, {:.0f} us at {:.0f}; logits {:.0f} us a row\n",
                   c.dense_us.front(), c.dense_us.back(), c.token_knots.back(), c.logits_us.front());
   text += fmt::format(
-      "attention: prefill {:.3f} ns per pair + {:.3f} us per token; decode {:.2f} ns per key + "
-      "{:.2f} us per request\n",
-      c.prefill_pair_ns, c.prefill_token_us, c.decode_key_ns, c.decode_request_us);
+      "attention: prefill {:.3f} ns per pair + {:.3f} us per token + {:.3f} ns per key + {:.2f} us "
+      "per prompt; decode {:.2f} ns per key + {:.2f} us per request\n",
+      c.prefill_pair_ns, c.prefill_token_us, c.prefill_key_ns, c.prefill_request_us,
+      c.decode_key_ns, c.decode_request_us);
   text += "LoRA:   fixed us  us / row  us / row-rank  us / adapter  us / adapter-rank\n";
   text += lora_line("bgmv", c.bgmv) + lora_line("mbgmv", c.mbgmv) + lora_line("sgmv", c.sgmv) +
           lora_line("einsum", c.einsum);

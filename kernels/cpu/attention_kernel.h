@@ -4,6 +4,10 @@
 // then every row that sees the tile gets scores (keys as weights), exponentials, and its share of
 // the output (values as weights). A row's arithmetic is a function of its position alone: tiles
 // start at multiples of 64, and in the last tile the row takes only keys up to its own.
+//
+// A few rows, as a decode has, read the tile from memory faster than they could pack its values:
+// they take them straight from the cache, in the same order and so with the same bits, while the
+// next tile is being fetched.
 #ifndef SERVELAB_KERNELS_CPU_ATTENTION_KERNEL_H_
 #define SERVELAB_KERNELS_CPU_ATTENTION_KERNEL_H_
 
@@ -17,11 +21,23 @@ namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-inline std::int64_t slot_of(const KvCache& cache, const AttentionTask& task, int position) {
-  return static_cast<std::int64_t>(task.blocks[position / cache.block_tokens]) *
-             cache.block_tokens +
-         position % cache.block_tokens;
+// Element index of the first of a head's elements at `position`.
+inline std::int64_t element_of(const KvCache& cache, const AttentionTask& task, int position,
+                               int kv_head) {
+  const std::int64_t block = task.blocks[position / cache.block_tokens];
+  return ((block * cache.kv_heads + kv_head) * cache.block_tokens + position % cache.block_tokens) *
+         cache.head_dim;
 }
+
+// Where a tile's keys and values lie; null beyond its end.
+struct TileRows {
+  const char* keys[kKeyTile];
+  const char* values[kKeyTile];
+  int count;
+};
+
+// Most rows that do not pack values.
+constexpr int kFewRows = 4;
 
 // One block of query rows: row = query * group + head within the group.
 template <class S, class E>
@@ -51,8 +67,15 @@ class AttentionBlock {
     end_ = end;
     load_queries(q, ldq);
     const int keys = task_.context + end;
+    few_ = row_of(end_) <= kFewRows;
+    TileRows rows[2];
+    locate(0, keys, &rows[0]);
     for (int tile = 0; tile < keys; tile += kKeyTile) {
-      pack(tile, keys - tile < kKeyTile ? keys - tile : kKeyTile);
+      tile_ = &rows[tile / kKeyTile % 2];
+      pack_keys();
+      if (!few_) pack_values();
+      const int next = tile + kKeyTile;
+      if (next < keys) locate(next, keys, &rows[next / kKeyTile % 2]);
       visit(tile);
     }
     store(out, ldo);
@@ -79,36 +102,56 @@ class AttentionBlock {
     }
   }
 
-  // Gathers keys tile .. tile + count - 1 and their values into panels. Slots beyond are not read.
-  void pack(int tile, int count) {
-    const int d = cache_.head_dim;
-    const char* keys[kKeyTile] = {};
-    const char* values[kKeyTile] = {};
-    for (int i = 0; i < count; ++i) {
-      const std::int64_t offset =
-          (slot_of(cache_, task_, tile + i) * cache_.kv_heads + kv_head_) * d * E::kBytes;
-      keys[i] = static_cast<const char*>(cache_.keys) + offset;
-      values[i] = static_cast<const char*>(cache_.values) + offset;
-    }
-    const int steps = d / E::kDepth;
-    for (int panel = 0; panel * kPanelColumns < count; ++panel) {
-      char* lines = keys_ + static_cast<std::size_t>(panel * steps) * kLine;
-      for (int step = 0; step < steps; step += 16) {
-        S::transpose(keys + panel * kPanelColumns, static_cast<std::size_t>(step) * 4,
-                     steps - step < 16 ? steps - step : 16,
-                     lines + static_cast<std::size_t>(step) * kLine);
+  // Finds the rows of the tile's keys before `keys`, and has them fetched where they will be read
+  // only once.
+  void locate(int tile, int keys, TileRows* rows) const {
+    const std::int64_t row_bytes = std::int64_t{cache_.head_dim} * E::kBytes;
+    rows->count = keys - tile < kKeyTile ? keys - tile : kKeyTile;
+    int left = 0;  // of the block at hand
+    std::int64_t at = 0;
+    for (int i = 0; i < kKeyTile; ++i, --left, at += row_bytes) {
+      if (i >= rows->count) {
+        rows->keys[i] = rows->values[i] = nullptr;
+        continue;
       }
-    }
-    for (int i = 0; i < count; i += E::kDepth) {
-      for (int panel = 0; panel * kPanelColumns < d; ++panel) {
-        const int line = panel * (kKeyTile / E::kDepth) + i / E::kDepth;
-        pack_values(values + i, panel * kPanelColumns * E::kBytes,
-                    values_ + static_cast<std::size_t>(line) * kLine);
+      if (left == 0) {
+        at = element_of(cache_, task_, tile + i, kv_head_) * E::kBytes;
+        left = cache_.block_tokens - (tile + i) % cache_.block_tokens;
+      }
+      rows->keys[i] = static_cast<const char*>(cache_.keys) + at;
+      rows->values[i] = static_cast<const char*>(cache_.values) + at;
+      if (!few_) continue;
+      for (std::int64_t line = 0; line < row_bytes; line += kLine) {
+        __builtin_prefetch(rows->keys[i] + line);
+        __builtin_prefetch(rows->values[i] + line);
       }
     }
   }
 
-  static void pack_values(const char* const* rows, int offset, char* line) {
+  // Gathers the tile's keys, and its values, into panels. Slots beyond are not read.
+  void pack_keys() {
+    const int steps = cache_.head_dim / E::kDepth;
+    for (int panel = 0; panel * kPanelColumns < tile_->count; ++panel) {
+      char* lines = keys_ + static_cast<std::size_t>(panel * steps) * kLine;
+      for (int step = 0; step < steps; step += 16) {
+        S::transpose(tile_->keys + panel * kPanelColumns, static_cast<std::size_t>(step) * 4,
+                     steps - step < 16 ? steps - step : 16,
+                     lines + static_cast<std::size_t>(step) * kLine);
+      }
+    }
+  }
+
+  void pack_values() {
+    for (int i = 0; i < tile_->count; i += E::kDepth) {
+      for (int panel = 0; panel * kPanelColumns < cache_.head_dim; ++panel) {
+        const int line = panel * (kKeyTile / E::kDepth) + i / E::kDepth;
+        pack_line(tile_->values + i, panel * kPanelColumns * E::kBytes,
+                  values_ + static_cast<std::size_t>(line) * kLine);
+      }
+    }
+  }
+
+  static void pack_line(const char* const* rows, int offset, char* line) {
     if constexpr (E::kDepth == 2) {
       S::interleave(rows[0] + offset, rows[1] == nullptr ? nullptr : rows[1] + offset, line);
     } else {
@@ -133,8 +176,56 @@ class AttentionBlock {
       for (int head = 0; head < group_; ++head) soften(row_of(query) + head, count);
     }
     int query = first;
+    if (few_) {
+      for (; query < end_; ++query) {
+        const int count = visible(query, tile) < kKeyTile ? visible(query, tile) : kKeyTile;
+        for (int head = 0; head < group_; ++head) accumulate_unpacked(row_of(query) + head, count);
+      }
+      return;
+    }
     while (query < end_ && visible(query, tile) < kKeyTile) query = accumulate_some(query, tile);
     if (query < end_) accumulate(row_of(query), row_of(end_) - row_of(query), 0, kKeyTile);
+  }
+
+  // out += weights * values over the tile's first `count` keys, in order.
+  void accumulate_unpacked(int row, int count) {
+    constexpr int kWide = 4;
+    const int d = cache_.head_dim;
+    const float* weights = scores_ + row * kKeyTile;
+    for (int i = 0; i < d; i += kWide * kLanes) {
+      const int vectors = d - i < kWide * kLanes ? (d - i) / kLanes : kWide;
+      float* out = out_ + static_cast<std::int64_t>(row) * d + i;
+      if (vectors == kWide) {
+        accumulate_columns<kWide>(weights, count, i, out);
+      } else {
+        for (int v = 0; v < vectors; ++v) {
+          accumulate_columns<1>(weights, count, i + v * kLanes, out + v * kLanes);
+        }
+      }
+    }
+  }
+
+  template <int N>
+  void accumulate_columns(const float* weights, int count, int column, float* out) const {
+    typename S::Vec sums[N];
+#pragma GCC unroll 4
+    for (int v = 0; v < N; ++v) sums[v] = S::load(out + v * kLanes);
+    for (int key = 0; key < count; ++key) {
+      const char* row = tile_->values[key] + static_cast<std::ptrdiff_t>(column) * E::kBytes;
+      const auto weight = S::set(weights[key]);
+#pragma GCC unroll 4
+      for (int v = 0; v < N; ++v) sums[v] = S::fma(value_lanes(row, v), weight, sums[v]);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < N; ++v) S::store(out + v * kLanes, sums[v]);
+  }
+
+  static typename S::Vec value_lanes(const char* row, int v) {
+    if constexpr (E::kBytes == 2) {
+      return S::load_bf16(reinterpret_cast<const std::uint16_t*>(row) + v * kLanes);
+    } else {
+      return S::load(reinterpret_cast<const float*>(row) + v * kLanes);
+    }
   }
 
   // Values for some queries from `query` on that see a part of the tile: first the keys that all of
@@ -239,6 +330,8 @@ class AttentionBlock {
   float factor_;  // from a product to the power of two that is its weight
   int begin_ = 0;
   int end_ = 0;
+  bool few_ = false;
+  const TileRows* tile_ = nullptr;
   char* keys_;
   char* values_;
   float* q_;
@@ -274,12 +367,13 @@ void kv_write(const KvCache& cache, const AttentionTask& task, const float* k, s
               const float* v, std::int64_t ldv, int head_begin, int head_end) {
   const std::int64_t d = cache.head_dim;
   for (int token = 0; token < task.tokens; ++token) {
-    const std::int64_t slot = slot_of(cache, task, task.context + token);
-    const std::int64_t to = (slot * cache.kv_heads + head_begin) * d;
-    for (std::int64_t i = 0; i < (head_end - head_begin) * d; i += kLanes) {
-      const std::int64_t from = head_begin * d + i;
-      store_lanes<S>(cache.type, cache.keys, to + i, S::load(k + token * ldk + from), kLanes);
-      store_lanes<S>(cache.type, cache.values, to + i, S::load(v + token * ldv + from), kLanes);
+    for (int head = head_begin; head < head_end; ++head) {
+      const std::int64_t to = element_of(cache, task, task.context + token, head);
+      for (std::int64_t i = 0; i < d; i += kLanes) {
+        const std::int64_t from = head * d + i;
+        store_lanes<S>(cache.type, cache.keys, to + i, S::load(k + token * ldk + from), kLanes);
+        store_lanes<S>(cache.type, cache.values, to + i, S::load(v + token * ldv + from), kLanes);
+      }
     }
   }
 }

@@ -9,10 +9,9 @@ namespace {
 // The element index of the first of head_dim elements of `kv_head` at `position`.
 std::int64_t slot_offset(const KvCache& cache, const AttentionTask& task, int position,
                          int kv_head) {
-  const std::int64_t slot =
-      std::int64_t{task.blocks[position / cache.block_tokens]} * cache.block_tokens +
-      position % cache.block_tokens;
-  return (slot * cache.kv_heads + kv_head) * cache.head_dim;
+  const std::int64_t block = task.blocks[position / cache.block_tokens];
+  return ((block * cache.kv_heads + kv_head) * cache.block_tokens + position % cache.block_tokens) *
+         cache.head_dim;
 }
 
 float score(const KvCache& cache, const float* q, std::int64_t key) {

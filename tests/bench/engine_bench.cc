@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 
 #include "engine/backend/cpu/executor.h"
 #include "engine/backend/cpu/thread_team.h"
@@ -71,7 +72,7 @@ class StepBench {
 
   void pin_caller() const { executor_->pin_caller(); }
 
-  double seconds(const StepCase& c) {
+  StepParts run(const StepCase& c) {
     const int blocks_each = (c.context + c.tokens + kBlockTokens - 1) / kBlockTokens;
     const std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.tokens), 5);
     std::vector<std::vector<BlockIndex>> blocks(static_cast<std::size_t>(c.batch));
@@ -87,9 +88,7 @@ class StepBench {
         slices[i].adapter = adapters_[i % static_cast<std::size_t>(c.adapters)].get();
       }
     }
-    const StepParts parts =
-        executor_->run(slices, Exec::kUnmerged, LoraKernel::kMbgmv, {}, &sampled_);
-    return to_seconds(parts.total);
+    return executor_->run(slices, Exec::kUnmerged, LoraKernel::kMbgmv, {}, &sampled_);
   }
 
   double bytes(const StepCase& c) const {
@@ -115,35 +114,42 @@ class StepBench {
   std::vector<std::int32_t> sampled_;
 };
 
-double median(std::vector<double> values) {
+// Of one part of a step, in seconds.
+double median(const std::vector<StepParts>& steps, TimeNs StepParts::* part) {
+  std::vector<TimeNs> values;
+  for (const StepParts& step : steps) values.push_back(step.*part);
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return to_seconds(values[values.size() / 2]);
 }
 
 // Rounds go through all cases, so that what disturbs the machine hits them alike.
 bool run_steps(int threads, const kernels::Machine& machine) {
   StepBench bench(threads);
   bench.pin_caller();
-  std::vector<double> times[std::size(kCases)];
+  std::vector<StepParts> steps[std::size(kCases)];
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < std::size(kCases); ++i) {
-      times[i].push_back(bench.seconds(kCases[i]));
+      steps[i].push_back(bench.run(kCases[i]));
     }
   }
-  std::printf("%-30s %9s %9s %10s %9s %7s %7s\n", "step", "median ms", "best ms", "tokens/s",
-              "bound ms", "share", "asked");
+  std::printf("%-28s %9s %9s %9s %8s %9s %8s %6s %6s\n", "step", "median ms", "attention", "LoRA",
+              "best ms", "tokens/s", "bound ms", "share", "asked");
   bool met = true;
   double without_adapters = 0;
   for (std::size_t i = 0; i < std::size(kCases); ++i) {
     const StepCase& c = kCases[i];
-    const double time = median(times[i]);
+    const double time = median(steps[i], &StepParts::total);
     if (c.batch == 8 && c.adapters == 0) without_adapters = time;
     const double bound =
         std::max(bench.bytes(c) / machine.bytes_per_s, bench.flops(c) / machine.flops_per_s(kernels::DType::kBf16));
     const double share = c.adapters > 0 ? without_adapters / time : bound / time;
     met = met && share >= c.asked;
-    std::printf("%-30s %9.2f %9.2f %10.0f %9.2f %6.0f%% %6.0f%%%s\n", c.name, time * 1e3,
-                *std::min_element(times[i].begin(), times[i].end()) * 1e3,
+    const auto best = std::min_element(
+        steps[i].begin(), steps[i].end(),
+        [](const StepParts& a, const StepParts& b) { return a.total < b.total; });
+    std::printf("%-28s %9.2f %9.2f %9.2f %8.2f %9.0f %8.2f %5.0f%% %5.0f%%%s\n", c.name,
+                time * 1e3, median(steps[i], &StepParts::attention) * 1e3,
+                median(steps[i], &StepParts::lora) * 1e3, to_seconds(best->total) * 1e3,
                 c.batch * c.tokens / time, bound * 1e3, share * 100, c.asked * 100,
                 share < c.asked ? "  BELOW" : "");
   }
@@ -158,10 +164,11 @@ int main(int argc, char** argv) {
   const int threads =
       argc > 1 ? std::atoi(argv[1]) : static_cast<int>(servelab::usable_cores().size());
   servelab::kernels::Machine machine;
-  {
+  // A team pins its leader for good, so it gets a thread of its own.
+  std::thread([&] {
     servelab::kernels::Team team(threads);
     machine = servelab::kernels::measure(team);
-  }
+  }).join();
   std::printf("%d threads, %s: reads %.1f GB/s, bf16 %.0f GFLOP/s\n", threads,
               servelab::kernels::ops(servelab::kernels::best_isa()).name,
               machine.bytes_per_s * 1e-9, machine.flops_per_s(servelab::kernels::DType::kBf16) * 1e-9);

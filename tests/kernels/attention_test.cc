@@ -67,14 +67,14 @@ class Sequence {
   // Sets everything of a position and after to `value`.
   void overwrite(int position, float value) {
     for (int p = position; p < shape_.positions; ++p) {
-      const std::int64_t slot =
-          std::int64_t{blocks_[static_cast<std::size_t>(p / shape_.block_tokens)]} *
-              shape_.block_tokens +
-          p % shape_.block_tokens;
-      const std::int64_t size = shape_.kv_heads * shape_.head_dim;
-      for (std::int64_t i = 0; i < size; ++i) {
-        ref::store(cache_.type, cache_.keys, slot * size + i, value);
-        ref::store(cache_.type, cache_.values, slot * size + i, value);
+      const std::int64_t block = blocks_[static_cast<std::size_t>(p / shape_.block_tokens)];
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        const std::int64_t slot =
+            (block * shape_.kv_heads + head) * shape_.block_tokens + p % shape_.block_tokens;
+        for (std::int64_t i = slot * shape_.head_dim; i < (slot + 1) * shape_.head_dim; ++i) {
+          ref::store(cache_.type, cache_.keys, i, value);
+          ref::store(cache_.type, cache_.values, i, value);
+        }
       }
     }
   }

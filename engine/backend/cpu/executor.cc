@@ -304,22 +304,24 @@ void CpuExecutor::Impl::unmerge() {
 
 void CpuExecutor::Impl::copy_context(std::span<const BlockIndex> blocks, int tokens,
                                      std::byte* host, bool to_host) const {
-  const auto row = static_cast<std::size_t>(model_.kv_heads * model_.head_dim) *
-                   kernels::bytes_of(options_.type);
+  const auto row = static_cast<std::size_t>(model_.head_dim) * kernels::bytes_of(options_.type);
+  const auto heads = static_cast<std::size_t>(model_.kv_heads);
   const auto block = static_cast<std::size_t>(options_.block_tokens);
   for (const LayerWeights& layer : layers_) {
     for (void* const side : {layer.cache.keys, layer.cache.values}) {
       auto* const base = static_cast<std::byte*>(side);
       for (std::size_t done = 0; done < static_cast<std::size_t>(tokens); done += block) {
         const std::size_t count = std::min(block, static_cast<std::size_t>(tokens) - done);
-        std::byte* const device =
-            base + static_cast<std::size_t>(blocks[done / block]) * block * row;
-        if (to_host) {
-          std::memcpy(host, device, count * row);
-        } else {
-          std::memcpy(device, host, count * row);
+        for (std::size_t head = 0; head < heads; ++head) {
+          const auto index = static_cast<std::size_t>(blocks[done / block]) * heads + head;
+          std::byte* const device = base + index * block * row;
+          if (to_host) {
+            std::memcpy(host, device, count * row);
+          } else {
+            std::memcpy(device, host, count * row);
+          }
+          host += count * row;
         }
-        host += count * row;
       }
     }
   }

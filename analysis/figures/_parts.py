@@ -1,0 +1,41 @@
+"""Where the time of a point went, for the CPU figures."""
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from analysis.results import Results
+
+
+def replica_sum(results: Results, index: int, part: str) -> float:
+    """A column of /replicas, summed: steps as a number, times in seconds."""
+    total = float(np.sum(results.point(index).read(f"replicas/{part}")))
+    return total if part in ("steps", "loads") else total / 1e9
+
+
+def per_step_ms(results: Results, index: int, part: str) -> float:
+    steps = replica_sum(results, index, "steps")
+    return replica_sum(results, index, part) / steps * 1e3 if steps else float("nan")
+
+
+def mean_batch(results: Results, index: int) -> float:
+    """Requests in a step, over all steps of the run."""
+    point = results.point(index)
+    steps = float(np.sum(point.read("series/steps")))
+    return float(np.sum(point.read("series/batch_requests"))) / steps if steps else float("nan")
+
+
+def ranks_label(value: object) -> str:
+    """'rank 8' for [8], 'ranks 8, 64' for several."""
+    ranks = json.loads(str(value)) if str(value).startswith("[") else [value]
+    if len(set(ranks)) == 1:
+        return f"rank {float(ranks[0]):g}"
+    counts = {rank: ranks.count(rank) for rank in sorted(set(ranks))}
+    if len(set(counts.values())) == 1:
+        return "ranks " + ", ".join(f"{rank:g}" for rank in counts)
+    return "ranks " + ", ".join(f"{count}x{rank:g}" for rank, count in counts.items())
+
+
+def is_valid(results: Results, index: int) -> bool:
+    return str(results.columns["status"][index]) == "VALID"

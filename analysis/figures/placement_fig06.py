@@ -1,0 +1,64 @@
+"""Placement paper Fig. 6: time to load an adapter, from disk and from host memory, relative to the
+latency of a request, TPOT x (output tokens - 1), for three lengths of request."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from analysis import style
+from analysis.figures import _parts
+from analysis.results import Results
+
+NAMES = ["small", "medium", "large"]
+COLORS = {"host": style.BLUE, "disk": style.ORANGE}
+
+
+def load_ms(results: Results, index: int) -> float:
+    """Median over the run's loads."""
+    point = results.point(index)
+    loads = point.read("events/value")[point.read("events/code") == 0]
+    return 1e3 * float(np.median(loads)) if loads.size else float("nan")
+
+
+def request_ms(results: Results, index: int) -> float:
+    outputs = results.point(index).read("requests/output_tokens")
+    return 1e3 * float(results.metric("tpot_mean_s")[index]) * (float(outputs.mean()) - 1)
+
+
+def draw(results: Results, out: Path) -> list[Path]:
+    columns = results.columns
+    stores, ranks, prompts = (columns[results.sweep(name)]
+                              for name in ("adapter_store", "ranks", "prompt"))
+    lengths = sorted(set(prompts.tolist()))
+    sizes = list(dict.fromkeys(ranks.tolist()))
+    figure, panels = plt.subplots(1, len(lengths), figsize=(style.TWO_COLUMNS_IN, 2.3))
+    lines = [f"{results.spec_id}: {'request':8}{'size':>6}{'store':>6}{'load ms':>9}"
+             f"{'request ms':>11}{'share %':>9}"]
+    ratios = []
+    for axes, length, name in zip(np.atleast_1d(panels), lengths, NAMES):
+        for number, store in enumerate(("host", "disk")):
+            heights = []
+            for rank in sizes:
+                index = int(np.flatnonzero((stores == store) & (ranks == rank)
+                                           & (prompts == length))[0])
+                load, whole = load_ms(results, index), request_ms(results, index)
+                heights.append(100 * load / whole)
+                lines.append(f"{'':{len(results.spec_id)}}  {name:8}"
+                             f"{_parts.ranks_label(rank)[5:]:>6}{store:>6}{load:9.2f}{whole:11.1f}"
+                             f"{heights[-1]:9.2f}")
+                ratios.append((store, load))
+            axes.bar(np.arange(len(sizes)) + (number - 0.5) * 0.38, heights, 0.36,
+                     color=COLORS[store], label={"host": "host memory", "disk": "disk"}[store],
+                     hatch="" if store == "host" else "//", edgecolor="white", linewidth=0.4)
+        axes.set_xticks(range(len(sizes)), [_parts.ranks_label(rank)[5:] for rank in sizes])
+        axes.set(xlabel="adapter size (rank)", ylabel="load / request latency (%)")
+        style.panel_label(axes, f"{name} ({length} in)")
+    mean = {store: np.mean([load for s, load in ratios if s == store]) for store in COLORS}
+    lines.append(f"disk over host: {100 * (mean['disk'] / mean['host'] - 1):.0f} % slower "
+                 "(paper: 70 %)")
+    style.finish(figure, results, np.atleast_1d(panels)[0].get_legend_handles_labels()[0],
+                 note="one request at a time, each with a new adapter; medians")
+    return style.save(figure, out, "fig06") + [
+        style.write_text(out, "table.txt", "\n".join(lines) + "\n")]
