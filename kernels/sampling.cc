@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 
 namespace servelab::kernels {
 namespace {
@@ -33,12 +35,21 @@ std::int32_t draw(const Candidate* begin, const Candidate* end, double target) {
 }  // namespace
 
 std::int32_t argmax(const float* logits, int n) {
-  std::int32_t best = -1;
-  for (int i = 0; i < n; ++i) {
-    if (std::isnan(logits[i])) continue;
-    if (best < 0 || logits[i] > logits[best]) best = i;
+  // First the largest value, in independent lanes that any compiler turns into vectors; a NaN is
+  // not greater than anything. Then where it stands first.
+  constexpr int kLanes = 16;
+  float lanes[kLanes];
+  std::fill(std::begin(lanes), std::end(lanes), -std::numeric_limits<float>::infinity());
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) {
+      lanes[j] = logits[i + j] > lanes[j] ? logits[i + j] : lanes[j];
+    }
   }
-  return best;
+  float largest = *std::max_element(std::begin(lanes), std::end(lanes));
+  for (; i < n; ++i) largest = logits[i] > largest ? logits[i] : largest;
+  const float* const found = std::find(logits, logits + n, largest);
+  return found == logits + n ? -1 : static_cast<std::int32_t>(found - logits);
 }
 
 std::int32_t sample_top_p(const float* logits, int n, float temperature, float top_p,

@@ -20,6 +20,8 @@
 #include "engine/core/check.h"
 #include "engine/record/context.h"
 #include "engine/run/adapters_cli.h"
+#include "engine/run/calibrate.h"
+#include "engine/run/engine_cli.h"
 #include "engine/run/generate.h"
 #include "engine/run/library.h"
 #include "engine/run/listing.h"
@@ -28,6 +30,7 @@
 #include "engine/run/spec.h"
 #include "engine/run/spec_check.h"
 #include "engine/run/spec_text.h"
+#include "engine/run/validate.h"
 
 namespace servelab {
 namespace {
@@ -65,6 +68,8 @@ struct Arguments {
   RunOptions run;
   GenerateOptions generate;
   AdaptersArguments adapters;
+  CalibrateOptions calibrate;
+  ValidateOptions validate;
   bool schema = false;
 };
 
@@ -148,6 +153,20 @@ int run_command(Arguments& arguments) {
       return error("interrupted: finished points are kept; run the same command to go on",
                    128 + stop_signal.load());
     }
+  }
+  return code;
+}
+
+int validate_command(Arguments& arguments) {
+  arguments.run.data_dir = data_dir(arguments.data);
+  arguments.run.stop = &stop_signal;
+  arguments.validate.run = arguments.run;
+  int code = kOk;
+  for (const Spec& spec : load_specs(arguments)) {
+    check_spec(spec, arguments.run.data_dir, false);
+    if (validate(spec, arguments.validate)) continue;
+    code = error(spec.id + ": the twin is beyond a limit in a load regime (unsupported, above)",
+                 kFailed);
   }
   return code;
 }
@@ -239,35 +258,14 @@ struct Commands {
   CLI::App* replay;
   CLI::App* generate;
   CLI::App* adapters;
+  CLI::App* calibrate;
+  CLI::App* validate;
   CLI::App* check;
   CLI::App* list;
   CLI::App* show;
   CLI::App* spec;
   CLI::App* version;
 };
-
-void declare_generate(CLI::App* app, Arguments* arguments, Commands* c) {
-  GenerateOptions& g = arguments->generate;
-  c->generate = app->add_subcommand("generate", "token ids in, token ids out, on the CPU engine");
-  add_common(c->generate, arguments, false);
-  c->generate->add_option("--model", g.model, "a name in base/model/, or a Hugging Face folder")
-      ->required();
-  c->generate->add_option("--adapter", g.adapter, "a PEFT folder");
-  c->generate->add_option("--tokens", g.tokens, "the prompt's ids, such as 1,15,7")->required();
-  c->generate->add_option("--max-tokens", g.max_tokens, "tokens to generate")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  c->generate->add_option("--dtype", g.dtype, "auto, bf16 or f32")
-      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
-      ->capture_default_str();
-  c->generate->add_option("--threads", g.threads, "0: all processors")->check(CLI::Range(0, 1024));
-  c->generate->add_flag("--merged", g.merged, "fold the adapter into the weights first");
-  c->generate->add_option("--temperature", g.sampling.temperature, "0: greedy")
-      ->check(CLI::Range(0.0, 100.0));
-  c->generate->add_option("--top-p", g.sampling.top_p, "nucleus mass")
-      ->check(CLI::Range(1e-6, 1.0));
-  c->generate->add_option("--seed", g.sampling.seed, "of sampling");
-}
 
 Commands declare(CLI::App* app, Arguments* arguments) {
   Commands c{};
@@ -285,8 +283,22 @@ Commands declare(CLI::App* app, Arguments* arguments) {
   add_common(c.replay, arguments, true);
   c.replay->add_option("SPEC", arguments->specs, "spec files or ids")->required();
   c.replay->add_option("--out", arguments->run.out, "where results are")->capture_default_str();
-  declare_generate(app, arguments, &c);
+  c.generate = declare_generate(app, &arguments->generate);
+  add_common(c.generate, arguments, false);
   c.adapters = declare_adapters(app, &arguments->adapters);
+  c.calibrate = declare_calibrate(app, &arguments->calibrate);
+  add_common(c.calibrate, arguments, false);
+  c.validate = app->add_subcommand(
+      "validate", "run specs on the engine and on the twin; their distance by load regime");
+  add_common(c.validate, arguments, true);
+  c.validate->add_option("SPEC", arguments->specs, "spec files or ids")->required();
+  c.validate->add_option("--profile", arguments->validate.profile,
+                         "a hardware profile in place of the specs' own");
+  c.validate->add_option("--limits", arguments->validate.limits,
+                         "SMAPE in percent; default throughput=5,itl=10,ttft=20");
+  c.validate->add_option("--out", arguments->run.out, "where results go")->capture_default_str();
+  c.validate->add_flag("--force", arguments->run.force, "compute points again that are there");
+  c.validate->add_flag("-q,--quiet", arguments->run.quiet, "no progress lines");
   c.check = app->add_subcommand("check", "check specs without running them");
   add_common(c.check, arguments, true);
   c.check->add_option("SPEC", arguments->specs, "spec files or ids")->required();
@@ -334,6 +346,13 @@ int dispatch(const Commands& c, Arguments& arguments) {
   if (c.run->parsed()) return run_command(arguments);
   if (c.check->parsed()) return check_command(arguments);
   if (c.replay->parsed()) return replay_command(arguments);
+  if (c.validate->parsed()) return validate_command(arguments);
+  if (c.calibrate->parsed()) {
+    arguments.calibrate.experiments = arguments.experiments;
+    arguments.calibrate.stop = &stop_signal;
+    calibrate(arguments.calibrate);
+    return kOk;
+  }
   if (c.adapters->parsed()) return adapters_command(arguments.adapters);
   if (c.list->parsed()) {
     fmt::print("{}", list_text(Library(arguments.experiments)));

@@ -16,6 +16,10 @@ constexpr std::size_t kPrefetchAhead = 48 * kLine;
 // Bytes of x, as f32, that stay in the L2 cache while all panels pass by.
 constexpr int kBlockBytes = 1 << 20;
 
+// Rows from which on widening panels pays: every tile of rows saves a tenth of its time, and the
+// widening costs about that of one tile.
+constexpr int kRowsToWiden = 96;
+
 template <class S, class E, int P>
 struct GemmTile {
   template <int R>
@@ -75,6 +79,55 @@ void gemm_group(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, S
   }
 }
 
+// As f32, behind the rows of x in this thread's buffer: P panels that a block of many rows uses.
+// Widening them once leaves the tiles nothing but multiply-adds; the products are the same, so are
+// their sums.
+template <class S, int P>
+PanelView widen_panels(const PanelView& w, int panel, float* wide) {
+  const int steps = (w.k + 1) / 2;
+  for (int p = 0; p < P; ++p) {
+    const char* lines = w.panel(panel + p);
+    float* out = wide + static_cast<std::ptrdiff_t>(p * steps) * 2 * kPanelColumns;
+    for (int i = 0; i < steps; ++i, out += 2 * kPanelColumns) {
+      typename S::Vec parts[2];
+      S::Bf16::split(lines + static_cast<std::size_t>(i) * kLine, parts);
+      S::store(out, parts[0]);
+      S::store(out + kPanelColumns, parts[1]);
+    }
+  }
+  return {reinterpret_cast<const char*>(wide), static_cast<std::size_t>(steps) * 2 * kLine,
+          w.columns - panel * kPanelColumns, w.k};
+}
+
+// One block of many rows with bf16 panels, by way of f32 ones.
+template <class S>
+void gemm_widened(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
+                  int panel_begin, int panel_end, float* wide) {
+  constexpr int kPanels = S::kTilePanels;
+  const int passes = (m + S::kTileRows - 1) / S::kTileRows;
+  const int chunks = w.k / kChunk;
+  int panel = panel_begin;
+  while (panel + kPanels <= panel_end) {
+    const PanelView group = widen_panels<S, kPanels>(w, panel, wide);
+    Prefetch prefetch;
+    const int next = panel + kPanels;
+    if (next < panel_end) {  // its bf16 lines are half as many as the steps of the tiles
+      prefetch = {w.panel(next), (kChunk / 2 * kPanels + passes - 1) / passes};
+    }
+    for (int row = 0; row < m;) {
+      const int rows = next_rows(m - row, S::kTileRows);
+      for_rows<GemmTile<S, typename S::F32, kPanels>, S::kTileRows>(
+          rows, group, 0, x.from(row), y + row * ldy + panel * kPanelColumns, ldy, store, prefetch);
+      prefetch.at += static_cast<std::size_t>(chunks * prefetch.lines) * kLine;
+      row += rows;
+    }
+    panel = next;
+  }
+  for (; panel < panel_end; ++panel) {
+    gemm_group<S, typename S::Bf16, 1>(w, x, y, ldy, m, store, panel, panel_end);
+  }
+}
+
 template <class S, class E>
 void gemm_rows(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
                int panel_begin, int panel_end) {
@@ -109,13 +162,14 @@ void gemm_cached(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, 
   if (panel < panel_end) gemm_rows<S, E>(w, x, y, ldy, m, store, panel, panel_end);
 }
 
-// Copies rows of x as f32 into this thread's buffer. The stride keeps rows of a power of two apart
-// in the cache: it holds only 12 lines of the same address modulo 4096.
+// Floats between staged rows. It keeps rows of a power of two apart in the cache, which holds only
+// 12 lines of the same address modulo 4096.
+inline std::ptrdiff_t staged_stride(int k) { return (k + 15) / 16 * 16 + 16; }
+
+// Copies rows of x as f32 into `out`.
 template <class S>
-Rows stage_rows(DType type, const void* x, std::int64_t ldx, int rows, int k) {
-  const std::ptrdiff_t stride = (k + 15) / 16 * 16 + 16;
-  const std::size_t size = static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride);
-  auto* out = static_cast<float*>(thread_buffer(size * sizeof(float)));
+Rows stage_rows(DType type, const void* x, std::int64_t ldx, int rows, int k, float* out) {
+  const std::ptrdiff_t stride = staged_stride(k);
   const auto element = static_cast<std::int64_t>(type == DType::kF32 ? 4 : 2);
   for (int row = 0; row < rows; ++row) {
     widen<S>(type, static_cast<const char*>(x) + row * ldx * element, out + row * stride, k);
@@ -126,16 +180,26 @@ Rows stage_rows(DType type, const void* x, std::int64_t ldx, int rows, int k) {
 template <class S>
 void gemm(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64_t ldy, int m,
           Store store, int panel_begin, int panel_end) {
+  if (m <= 0) return;
   const std::int64_t element = w.type == DType::kF32 ? 4 : 2;
   const int most = kBlockBytes / 4 / (w.k + 1) / S::kTileRows * S::kTileRows;
   const int block = most < S::kTileRows ? S::kTileRows : most;
   auto* product =
       w.type == DType::kF32 ? gemm_rows<S, typename S::F32> : gemm_rows<S, typename S::Bf16>;
+  const std::int64_t staged = std::int64_t{next_rows(m, block)} * staged_stride(w.k);
+  const std::int64_t widened = std::int64_t{S::kTilePanels} * (w.k + 1) * kPanelColumns;
+  auto* const buffer = static_cast<float*>(
+      thread_buffer(static_cast<std::size_t>(staged + widened) * sizeof(float)));
   for (int row = 0; row < m;) {
     const int rows = next_rows(m - row, block);
-    const Rows in =
-        stage_rows<S>(w.type, static_cast<const char*>(x) + row * ldx * element, ldx, rows, w.k);
-    product(view(w), in, y + row * ldy, ldy, rows, store, panel_begin, panel_end);
+    const Rows in = stage_rows<S>(w.type, static_cast<const char*>(x) + row * ldx * element, ldx,
+                                  rows, w.k, buffer);
+    if (w.type == DType::kBf16 && rows >= kRowsToWiden) {
+      gemm_widened<S>(view(w), in, y + row * ldy, ldy, rows, store, panel_begin, panel_end,
+                      buffer + staged);
+    } else {
+      product(view(w), in, y + row * ldy, ldy, rows, store, panel_begin, panel_end);
+    }
     row += rows;
   }
 }

@@ -44,7 +44,7 @@ TEST_P(Golden, DecisionLogIsAsReviewed) {
 INSTANTIATE_TEST_SUITE_P(Techniques, Golden,
                          ::testing::Values("dlora", "dlora-artifact", "merged-only", "peft",
                                            "punica", "slora", "template", "unmerged-only",
-                                           "vllm-uniform"),
+                                           "vllm-lora", "vllm-uniform"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -1,6 +1,5 @@
 // Packing one adapter for the LoRA kernels.
-#include <cstdlib>
-#include <new>
+#include <algorithm>
 
 #include "engine/backend/cpu/executor_impl.h"
 #include "engine/core/check.h"
@@ -36,9 +35,9 @@ void pack_padded(const Tensor& tensor, int rows, int columns, kernels::DType typ
 }  // namespace
 
 DeviceAdapter::DeviceAdapter() = default;
-DeviceAdapter::~DeviceAdapter() = default;
-
-void DeviceAdapter::Free::operator()(std::byte* p) const { std::free(p); }
+DeviceAdapter::~DeviceAdapter() {
+  if (data_ != nullptr) storage_->give(data_, size_);
+}
 
 Bytes DeviceAdapter::bytes() const { return static_cast<Bytes>(size_); }
 
@@ -63,13 +62,9 @@ std::unique_ptr<DeviceAdapter> CpuExecutor::pack_adapter(const LoraWeights& weig
     adapter->size_ += lines(kernels::packed_bytes(type, w, m.a.columns)) +
                       lines(kernels::packed_bytes(type, m.b.rows, w));
   });
-  adapter->storage_.reset(
-      static_cast<std::byte*>(std::aligned_alloc(kLine, std::max(adapter->size_, kLine))));
-  if (adapter->storage_ == nullptr) {
-    throw SpecError("out of memory: " + std::to_string(adapter->size_ / kMiB) +
-                    " MiB for adapter '" + weights.name() + "'");
-  }
-  std::byte* next = adapter->storage_.get();
+  adapter->storage_ = impl_->adapter_storage_;
+  adapter->data_ = adapter->storage_->take(adapter->size_);
+  std::byte* next = adapter->data_;
   for_each([&](const LoraMatrices& m, int w, kernels::LoraPair* pair) {
     pair->rank = m.rank;
     pair->scale = m.scale;
@@ -87,7 +82,8 @@ std::unique_ptr<DeviceAdapter> CpuExecutor::pack_whole_model(const LoraWeights& 
   auto adapter = pack_adapter(weights, 0);
   adapter->whole_ = impl_->fold_whole(*adapter);
   adapter->pairs_.clear();
-  adapter->storage_.reset();
+  adapter->storage_->give(adapter->data_, adapter->size_);
+  adapter->data_ = nullptr;
   return adapter;
 }
 

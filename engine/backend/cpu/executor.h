@@ -107,6 +107,7 @@ class CpuExecutor {
 
 // The matrices of every layer as they are multiplied, with something folded in.
 struct FoldedLayers;
+class AdapterStorage;
 
 class DeviceAdapter {
  public:
@@ -124,13 +125,10 @@ class DeviceAdapter {
 
  private:
   friend class CpuExecutor;
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
   int rank_ = 0;
-  int width_ = 0;
   std::size_t size_ = 0;
-  std::unique_ptr<std::byte, Free> storage_;
+  std::byte* data_ = nullptr;
+  std::shared_ptr<AdapterStorage> storage_;  // where data_ goes back to
   std::vector<kernels::LoraPair> pairs_;
   std::unique_ptr<FoldedLayers> whole_;  // pack_whole_model() only; pairs_ is then empty
 };

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/backend/cpu/adapter_storage.h"
 #include "engine/backend/cpu/buffer.h"
 #include "engine/backend/cpu/executor.h"
 #include "engine/backend/cpu/rope_table.h"
@@ -65,6 +66,7 @@ class CpuExecutor::Impl {
 
   const ModelConfig model_;
   const CpuExecutorOptions options_;
+  const std::shared_ptr<AdapterStorage> adapter_storage_ = std::make_shared<AdapterStorage>();
   const kernels::Ops& ops_;
   ThreadTeam team_;
   std::span<const float> logits() const {

@@ -213,7 +213,8 @@ void CpuExecutor::Impl::rotate_and_write(int layer, const Share& share,
   }
 }
 
-// Tasks are (slice, block of queries, KV head); members take the next one as they become free.
+// Tasks are (slice, block of queries, KV heads); members take the next one as they become free. A
+// decode's heads go to a member in one stretch, as they lie in memory.
 void CpuExecutor::Impl::attention_phase(int member, int layer,
                                         std::span<const SequenceSlice> slices) {
   const LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
@@ -229,12 +230,15 @@ void CpuExecutor::Impl::attention_phase(int member, int layer,
     std::byte* const out = h_.data() + static_cast<std::size_t>(at.row) *
                                            static_cast<std::size_t>(widest_input_) *
                                            kernels::bytes_of(options_.type);
+    const int heads = tokens == 1 ? (model_.kv_heads + team_.size() - 1) / team_.size() : 1;
     for (int query = 0; query < tokens; query += kQueriesPerTask) {
-      for (int head = 0; head < model_.kv_heads; ++head, ++task_index) {
+      for (int first = 0; first < model_.kv_heads; first += heads, ++task_index) {
         if (task_index != mine) continue;
-        ops_.attention(weights.cache, task, head, group, y_.as<float>() + at.row * ld, ld, out,
-                       widest_input_, query, std::min(tokens, query + kQueriesPerTask),
-                       scratch_[static_cast<std::size_t>(member)].data());
+        for (int head = first; head < std::min(first + heads, model_.kv_heads); ++head) {
+          ops_.attention(weights.cache, task, head, group, y_.as<float>() + at.row * ld, ld, out,
+                         widest_input_, query, std::min(tokens, query + kQueriesPerTask),
+                         scratch_[static_cast<std::size_t>(member)].data());
+        }
         mine = next.fetch_add(1, std::memory_order_relaxed);
       }
     }
