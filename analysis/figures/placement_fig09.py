@@ -24,8 +24,8 @@ def draw_arrivals(axes: plt.Axes, results: Results, index: int, bin_s: float) ->
         counts, _ = np.histogram(at[adapter == number], edges)
         axes.stairs(counts / bin_s, edges, color=color, label=f"adapter {number}", linewidth=1.1)
     axes.set_ylabel("requests/s")
-    axes.set_ylim(0, 1.4 * axes.get_ylim()[1])
-    axes.legend(ncols=2, fontsize=6)
+    axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend above the lines
+    axes.legend(ncols=2, fontsize=6, loc="upper center")
 
 
 def draw(results: Results, out: Path) -> list[Path]:
