@@ -3,8 +3,8 @@
 //
 // Keys and values of a position lie in blocks[position / block_tokens] at position % block_tokens:
 // elements [block][kv_heads][block_tokens][head_dim] of bf16 or f32, so that what a head reads of a
-// block is one stretch of memory. Slots past the context may hold anything, NaN included: they never
-// reach a result.
+// block is one stretch of memory. Slots past the context may hold anything, NaN included: they
+// never reach a result.
 //
 // Batch invariance: keys are visited in tiles of kKeyTile positions from 0; a query's result
 // depends on its own row and on keys 0 .. its position only.

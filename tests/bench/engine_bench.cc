@@ -35,7 +35,8 @@ struct StepCase {
 constexpr StepCase kCases[] = {
     {"decode, batch 1", 1, kContext, 1, 0, 0.85},
     {"decode, batch 8", 8, kContext, 1, 0, 0.60},
-    {"decode, batch 8, 8 adapters", 8, kContext, 1, 8, 0.90},  // right after what it is compared with
+    {"decode, batch 8, 8 adapters", 8, kContext, 1, 8,
+     0.90},  // right after what it is compared with
     {"decode, batch 32", 32, kContext, 1, 0, 0.60},
     {"prefill, 512 tokens", 1, 0, 512, 0, 0.70},
 };
@@ -116,7 +117,7 @@ class StepBench {
 };
 
 // Of one part of a step, in seconds.
-double median(const std::vector<StepParts>& steps, TimeNs StepParts::* part) {
+double median(const std::vector<StepParts>& steps, TimeNs StepParts::*part) {
   std::vector<TimeNs> values;
   for (const StepParts& step : steps) values.push_back(step.*part);
   std::sort(values.begin(), values.end());
@@ -143,15 +144,15 @@ bool run_steps(int threads, const kernels::Machine& machine) {
     const StepCase& c = kCases[i];
     const double time = median(steps[i], &StepParts::total);
     if (c.batch == 8 && c.adapters == 0) without_adapters = time;
-    const double bound =
-        std::max(bench.bytes(c) / machine.bytes_per_s, bench.flops(c) / machine.flops_per_s(kernels::DType::kBf16));
+    const double bound = std::max(bench.bytes(c) / machine.bytes_per_s,
+                                  bench.flops(c) / machine.flops_per_s(kernels::DType::kBf16));
     const double share = c.adapters > 0 ? without_adapters / time : bound / time;
     met = met && share >= c.asked;
-    const auto best = std::min_element(
-        steps[i].begin(), steps[i].end(),
-        [](const StepParts& a, const StepParts& b) { return a.total < b.total; });
-    std::printf("%-28s %9.2f %9.2f %9.2f %8.2f %9.0f %8.2f %5.0f%% %5.0f%%%s\n", c.name,
-                time * 1e3, median(steps[i], &StepParts::attention) * 1e3,
+    const auto best =
+        std::min_element(steps[i].begin(), steps[i].end(),
+                         [](const StepParts& a, const StepParts& b) { return a.total < b.total; });
+    std::printf("%-28s %9.2f %9.2f %9.2f %8.2f %9.0f %8.2f %5.0f%% %5.0f%%%s\n", c.name, time * 1e3,
+                median(steps[i], &StepParts::attention) * 1e3,
                 median(steps[i], &StepParts::lora) * 1e3, to_seconds(best->total) * 1e3,
                 c.batch * c.tokens / time, bound * 1e3, share * 100, c.asked * 100,
                 share < c.asked ? "  BELOW" : "");
@@ -174,6 +175,7 @@ int main(int argc, char** argv) {
   }).join();
   std::printf("%d threads, %s: reads %.1f GB/s, bf16 %.0f GFLOP/s\n", threads,
               servelab::kernels::ops(servelab::kernels::best_isa()).name,
-              machine.bytes_per_s * 1e-9, machine.flops_per_s(servelab::kernels::DType::kBf16) * 1e-9);
+              machine.bytes_per_s * 1e-9,
+              machine.flops_per_s(servelab::kernels::DType::kBf16) * 1e-9);
   return servelab::run_steps(threads, machine) ? 0 : 1;
 }

@@ -164,7 +164,8 @@ TEST_F(SpecRun, DamagedPointIsComputedAgain) {
   fs::resize_file(victim, fs::file_size(victim) / 2);
   const ProgramResult again = run_program(run(spec, "out"));
   EXPECT_THAT(again.out, HasSubstr("1 run, 3 cached"));
-  EXPECT_THAT(again.err, HasSubstr(victim + " is damaged (its checksum does not match): the point is "));
+  EXPECT_THAT(again.err,
+              HasSubstr(victim + " is damaged (its checksum does not match): the point is "));
   EXPECT_EQ(test::digests(folder_ / "out"), before);
   std::string bytes = test::read_file(victim);
   const std::int64_t stamp = Hdf5Reader(victim).integers("/requests/last_token")[7];

@@ -1,5 +1,5 @@
-// Page-aligned memory for large arrays, in huge pages where the system has them. Untouched pages
-// cost nothing and read as zero.
+// Page-aligned memory for large arrays, zeroed, in huge pages where the system has them. It is
+// there from the start: no step waits for a page.
 #ifndef SERVELAB_BACKEND_CPU_BUFFER_H_
 #define SERVELAB_BACKEND_CPU_BUFFER_H_
 
