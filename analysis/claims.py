@@ -58,7 +58,7 @@ def max_ratio(results: Results, metric: str, a: str, b: str, sweep: str) -> Fact
 
 
 def trend(results: Results, metric: str, technique: str, sweep: str) -> stats.Estimate:
-    """The metric at the last sweep value over that at the first, paired by seed: below 1 it fell."""
+    """The metric at the last sweep value over that at the first, by seed: below 1 it fell."""
     values = results.x_values(sweep)
     rows = [results.rows(technique, **{results.sweep(sweep): value})
             for value in (values[-1], values[0])]
@@ -76,7 +76,8 @@ def shape_lines(results: Results, metric: str, ours: str, baselines: list[str],
         found = ratios(results, metric, baseline, ours, sweep)
         worse = [factor.x for factor in found if factor.ratio.high < 1]
         least = min(found, key=lambda factor: factor.ratio.value)
-        lines.append(f"{ours} is {f'WORSE at {worse}' if worse else 'never worse'} than {baseline}: "
+        verdict = f"WORSE at {worse}" if worse else "never worse"
+        lines.append(f"{ours} is {verdict} than {baseline}: "
                      f"least factor {least.ratio.value:.2f}x {_interval(least.ratio)} at {least.x}")
     for technique in baselines:
         change = trend(results, metric, technique, sweep)

@@ -59,7 +59,8 @@ def table_of(results: Results) -> str:
     for technique in results.techniques:
         for position in positions:
             rows = results.rows(technique, **({results.sweep(): position} if swept else {}))
-            cells = [stats.mean_ci(rows[f"summary.{metric}"].astype(float)) for metric, _ in METRICS]
+            cells = [stats.mean_ci(rows[f"summary.{metric}"].astype(float))
+                     for metric, _ in METRICS]
             text = [f"{cell.value:9.4g} +-{cell.half_width:7.2g}" for cell in cells]
             lines.append(f"{technique:32} {'' if position is None else position!s:>38} "
                          + " ".join(f"{cell:>18}" for cell in text))
