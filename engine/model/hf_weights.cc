@@ -42,6 +42,7 @@ Wanted wanted_vector(const ModelConfig& model, int layer, LayerVector which) {
       return {prefix + "self_attn.v_proj.bias", TensorFiles::kVector, kv};
   }
   SL_CHECK(false, "a vector of the layer");
+  return {};
 }
 
 Wanted wanted_tensor(const ModelConfig& model, ModelTensor which) {
