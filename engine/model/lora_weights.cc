@@ -20,6 +20,17 @@ void LoraWeights::set(int layer, LinearLayer which, LoraMatrices matrices) {
   for (const LoraMatrices& each : matrices_) rank_ = std::max(rank_, each.rank);
 }
 
+std::vector<LinearLayer> LoraWeights::targets() const {
+  std::vector<LinearLayer> targets;
+  for (int i = 0; i < kLinearLayers; ++i) {
+    const auto which = static_cast<LinearLayer>(i);
+    bool used = false;
+    for (int layer = 0; layer < layers_; ++layer) used = used || find(layer, which) != nullptr;
+    if (used) targets.push_back(which);
+  }
+  return targets;
+}
+
 std::shared_ptr<const LoraWeights> random_adapter(const ModelConfig& model, const std::string& name,
                                                   int rank, const std::vector<std::string>& targets,
                                                   std::uint64_t seed) {

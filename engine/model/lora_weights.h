@@ -37,6 +37,9 @@ class LoraWeights {
   }
   void set(int layer, LinearLayer which, LoraMatrices matrices);
 
+  // The layers that it changes somewhere, in order.
+  std::vector<LinearLayer> targets() const;
+
  private:
   std::string name_;
   int layers_;

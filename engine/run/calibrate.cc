@@ -18,10 +18,10 @@
 #include "engine/record/atomic_file.h"
 #include "engine/record/build_id.h"
 #include "engine/record/context.h"
-#include "engine/run/cpu_calibration.h"
-#include "engine/run/cpu_run.h"
+#include "engine/run/engine_calibration.h"
 #include "engine/run/library.h"
 #include "engine/run/profile_file.h"
+#include "engine/run/real_run.h"
 
 namespace servelab {
 namespace {
@@ -179,7 +179,8 @@ HardwareProfile profile_of(const ModelConfig& model, const CalibrateOptions& opt
   profile.fitted = c;
   profile.fitted.model = model.name;
   profile.fitted.dtype =
-      element_type(RuntimeSection{}, model) == kernels::DType::kBf16 ? "bf16" : "f32";
+      element_type(options.backend, RuntimeSection{}, model) == kernels::DType::kBf16 ? "bf16"
+                                                                                      : "f32";
   profile.fitted.lora_targets = options.lora;
   profile.fitted.threads = threads;
   profile.fitted.machine = machine_name();
@@ -273,7 +274,8 @@ void calibrate(const CalibrateOptions& options) {
 
   const OtherLoad load;
   const auto started = std::chrono::steady_clock::now();
-  const auto target = make_cpu_calibration(model, options.lora, threads);
+  const auto target =
+      make_calibration(options.backend, model, options.lora, threads, options.quick);
   const CalibrationSamples samples = measure(target.get(), options.quick, options.stop);
   const CalibrationFit fit = fit_calibration(samples);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;

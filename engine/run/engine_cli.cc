@@ -7,16 +7,19 @@ namespace servelab {
 CLI::App* declare_generate(CLI::App* app, GenerateOptions* options) {
   GenerateOptions& g = *options;
   CLI::App* command =
-      app->add_subcommand("generate", "token ids in, token ids out, on the CPU engine");
+      app->add_subcommand("generate", "token ids in, token ids out, on a real engine");
   command->add_option("--model", g.model, "a name in base/model/, or a Hugging Face folder")
       ->required();
+  command->add_option("--backend", g.backend, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command->add_option("--adapter", g.adapter, "a PEFT folder");
   command->add_option("--tokens", g.tokens, "the prompt's ids, such as 1,15,7")->required();
   command->add_option("--max-tokens", g.max_tokens, "tokens to generate")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--dtype", g.dtype, "auto, bf16 or f32")
-      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+  command->add_option("--dtype", g.dtype, "auto, bf16, f16 or f32")
+      ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}))
       ->capture_default_str();
   command->add_option("--threads", g.threads, "0: all processors")->check(CLI::Range(0, 1024));
   command->add_flag("--merged", g.merged, "fold the adapter into the weights first");

@@ -9,8 +9,8 @@
 #include "engine/backend/cpu/thread_team.h"
 #include "engine/core/check.h"
 #include "engine/model/hf_model.h"
-#include "engine/run/cpu_run.h"
 #include "engine/run/library.h"
+#include "engine/run/real_run.h"
 
 namespace servelab {
 namespace {
@@ -45,10 +45,10 @@ ModelConfig find_model(const GenerateOptions& options) {
 
 }  // namespace
 
-std::vector<std::int32_t> generate(CpuExecutor* executor, const std::vector<std::int32_t>& prompt,
+std::vector<std::int32_t> generate(Executor* executor, const std::vector<std::int32_t>& prompt,
                                    const DeviceAdapter* adapter, Exec exec, int max_tokens,
                                    const SamplingOptions& sampling) {
-  std::vector<BlockIndex> blocks(static_cast<std::size_t>(executor->options().kv_blocks));
+  std::vector<BlockIndex> blocks(static_cast<std::size_t>(executor->limits().kv_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
   std::vector<std::int32_t> ids = prompt;
   std::vector<std::int32_t> sampled;
@@ -57,7 +57,7 @@ std::vector<std::int32_t> generate(CpuExecutor* executor, const std::vector<std:
     SequenceSlice slice;
     slice.context = static_cast<std::int32_t>(context);
     const std::size_t count = std::min(
-        ids.size() - context, static_cast<std::size_t>(executor->options().max_batch_tokens));
+        ids.size() - context, static_cast<std::size_t>(executor->limits().max_batch_tokens));
     slice.tokens = std::span(ids).subspan(context, count);
     slice.blocks = blocks;
     slice.adapter = adapter;
@@ -83,24 +83,34 @@ std::string generate_text(const GenerateOptions& options) {
   }
   RuntimeSection runtime;
   runtime.dtype = options.dtype;
-  CpuExecutorOptions executor_options;
-  executor_options.threads =
-      options.threads > 0 ? options.threads : static_cast<int>(usable_cores().size());
-  executor_options.isa = kernels::best_isa();
-  executor_options.type = element_type(runtime, model);
-  executor_options.kv_blocks = (total + kBlockTokens - 1) / kBlockTokens;
-  executor_options.block_tokens = kBlockTokens;
-  executor_options.max_batch = 1;
-  executor_options.max_batch_tokens = std::min(512, std::max(1, total));
-  CpuExecutor executor(model, *open_weights(model), executor_options);
-  std::unique_ptr<DeviceAdapter> adapter;
+  DevicePlan plan;
+  plan.type = element_type(options.backend, runtime, model);
+  plan.limits.kv_blocks = (total + kBlockTokens - 1) / kBlockTokens;
+  plan.limits.block_tokens = kBlockTokens;
+  plan.limits.max_batch = 1;
+  plan.limits.max_batch_tokens = std::min(512, std::max(1, total));
+  std::shared_ptr<const LoraWeights> weights;
   if (!options.adapter.empty()) {
-    adapter = executor.pack_adapter(*load_peft_adapter(options.adapter, model), 0);
-    if (options.merged) executor.merge(*adapter);
+    weights = load_peft_adapter(options.adapter, model);
+    plan.adapters = 1;
+    plan.widest_rank = weights->rank();
+    plan.targets = weights->targets();
+    plan.merges = options.merged;
   }
-  const std::vector<std::int32_t> output =
-      generate(&executor, prompt, adapter.get(), options.merged ? Exec::kMerged : Exec::kUnmerged,
-               options.max_tokens, options.sampling);
+  const int threads =
+      options.threads > 0 ? options.threads : static_cast<int>(usable_cores().size());
+  const auto executor =
+      make_executor(options.backend, model, *open_weights(model), plan, threads, false);
+  executor->enter_thread();
+  std::unique_ptr<DeviceAdapter> adapter;
+  if (weights != nullptr) {
+    adapter = executor->pack_adapter(*weights, 0);
+    adapter->wait();
+    if (options.merged) executor->merge(*adapter);
+  }
+  const std::vector<std::int32_t> output = generate(
+      executor.get(), prompt, adapter.get(), options.merged ? Exec::kMerged : Exec::kUnmerged,
+      options.max_tokens, options.sampling);
   std::string text;
   for (const std::int32_t id : output) text += (text.empty() ? "" : ",") + std::to_string(id);
   return text;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/cpu/executor.h"
+#include "engine/backend/real/executor.h"
 
 namespace servelab {
 
@@ -15,9 +15,10 @@ struct GenerateOptions {
   std::string model;    // a file of base/model/, or a Hugging Face folder
   std::string adapter;  // a PEFT folder; empty: the base model
   std::string tokens;   // the prompt's ids, separated by commas
+  std::string backend = "cpu";
   std::string dtype = "auto";
   int max_tokens = 16;
-  int threads = 0;  // 0: all processors
+  int threads = 0;  // of the CPU engine; 0: all processors
   bool merged = false;
   SamplingOptions sampling;
   std::string experiments = "experiments";
@@ -28,7 +29,7 @@ std::string generate_text(const GenerateOptions& options);
 
 // Prefills `prompt` in chunks of at most the executor's max_batch_tokens, then decodes, in the
 // first blocks of the KV cache.
-std::vector<std::int32_t> generate(CpuExecutor* executor, const std::vector<std::int32_t>& prompt,
+std::vector<std::int32_t> generate(Executor* executor, const std::vector<std::int32_t>& prompt,
                                    const DeviceAdapter* adapter, Exec exec, int max_tokens,
                                    const SamplingOptions& sampling);
 

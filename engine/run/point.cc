@@ -15,7 +15,7 @@
 #include "engine/model/adapter_registry.h"
 #include "engine/model/hf_model.h"
 #include "engine/record/build_id.h"
-#include "engine/run/cpu_run.h"
+#include "engine/run/real_run.h"
 #include "engine/run/spec_text.h"
 #include "engine/serve/backend.h"
 
@@ -70,11 +70,6 @@ void check_backend(const ConfigNode& settings, PointSettings* point) {
   header.fields(fields);
   for (const ParamField& field : fields.all()) {
     if (field.name() == "backend") field.assign(*node);
-  }
-  if (header.backend == "cuda") {
-    throw SpecError(node->mark,
-                    "backend 'cuda' is not built into this servelab yet; use backend: "
-                    "twin or backend: cpu");
   }
   point->backend = header.backend;
 }
@@ -212,8 +207,8 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   bind_section(settings, "record", &point.record);
   bind_section(settings, "runtime", &point.runtime);
   if (is_real(point.backend) || settings.find("runtime") != nullptr) {
-    point.model.bytes_per_weight =
-        static_cast<int>(kernels::bytes_of(element_type(point.runtime, point.model)));
+    point.model.bytes_per_weight = static_cast<int>(
+        kernels::bytes_of(element_type(point.backend, point.runtime, point.model)));
   }
   bind_section(settings, "engine", &point.engine);
   check_swept_params(spec, position);

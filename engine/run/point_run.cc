@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "engine/backend/cost_model.h"
-#include "engine/run/cpu_run.h"
 #include "engine/run/point.h"
+#include "engine/run/real_run.h"
 #include "engine/serve/backend.h"
 
 namespace servelab {
@@ -20,7 +20,7 @@ std::vector<std::unique_ptr<ReplicaPolicy>> make_replica_policies(const PointSet
   return policies;
 }
 
-// The CPU engine merges into a copy of the matrices that hold the targets: q, k and v lie in one,
+// A real engine merges into a copy of the matrices that hold the targets: q, k and v lie in one,
 // gate and up in another.
 Bytes merge_copy_bytes(const ModelConfig& model, const std::vector<std::string>& targets) {
   std::set<std::string> matrices;
@@ -103,7 +103,7 @@ PointResult run_point(const PointSettings& settings, const Workload& workload) {
   }
   const auto cost = point_cost_model(settings);
   if (is_real(settings.backend)) {
-    const CpuRun run = open_cpu_run(settings, workload, cost.get());
+    const RealRun run = open_real_run(settings, workload, cost.get());
     run_cluster(settings, workload, run.backend.get(), run.timeline.get(), &result.record);
   } else {
     VirtualTimeline timeline;

@@ -1,10 +1,11 @@
 #include "engine/run/scheduler_probe.h"
 
 #include "engine/backend/cost_model.h"
+#include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/thread_team.h"
 #include "engine/backend/fitted_cost.h"
 #include "engine/core/check.h"
-#include "engine/run/cpu_run.h"
+#include "engine/run/real_run.h"
 #include "engine/serve/cluster.h"
 
 namespace servelab {

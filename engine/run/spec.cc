@@ -183,7 +183,7 @@ void RuntimeSection::fields(ParamFields& f) {
       .range(0, 1024);
   f.add("pin", &pin, "each compute thread keeps to a core of its own");
   f.add("dtype", &dtype, "of weights, activations and KV; auto: bf16 where that is exact")
-      .one_of({"auto", "bf16", "f32"});
+      .one_of({"auto", "bf16", "f16", "f32"});
   f.add("gemm", &gemm, "library of the dense layers").one_of({"native", "eigen", "onednn"});
   f.add("adapter_store", &adapter_store, "where adapters wait to be loaded")
       .one_of({"host", "disk"});

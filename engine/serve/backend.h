@@ -26,6 +26,8 @@ struct ReplicaLayout {
   int max_batch_tokens = 0;
   bool whole_models = false;     // an adapter is a full copy of the weights
   bool padded_adapters = false;  // every adapter has a slot as wide as the largest rank
+  std::int64_t adapters = 0;     // held at once, at most
+  Bytes pool_bytes = 0;          // of KV blocks, which unified adapters share
 };
 
 // A request's KV cache on its way between device and host memory.

@@ -88,6 +88,9 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const SharedStat
   layout.max_batch_tokens = settings.engine.limits.max_batch_tokens;
   layout.whole_models = form_ == AdapterForm::kWholeModel;
   layout.padded_adapters = settings.engine.adapter_memory == AdapterMemory::kSlots;
+  layout.adapters = layout.padded_adapters ? split.adapters.slots
+                                           : static_cast<std::int64_t>(workload.adapters.size());
+  layout.pool_bytes = split.blocks * split.adapters.block_bytes;
   shared.backend->attach(id, layout);
 
   steps_.resize(static_cast<std::size_t>(shared.backend->max_steps_in_flight()));

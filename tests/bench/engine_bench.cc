@@ -73,7 +73,7 @@ class StepBench {
     }
   }
 
-  void pin_caller() const { executor_->pin_caller(); }
+  void pin_caller() const { executor_->enter_thread(); }
 
   StepParts run(const StepCase& c) {
     const int blocks_each = (c.context + c.tokens + kBlockTokens - 1) / kBlockTokens;

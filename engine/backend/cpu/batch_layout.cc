@@ -28,7 +28,7 @@ LoraKind kind_of(LoraKernel kernel) {
 // Rows of one adapter lie together, decodes before prefills; adapters in order of first appearance.
 void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel,
                                 bool unmerged) {
-  std::vector<const DeviceAdapter*> adapters;
+  std::vector<const CpuAdapter*> adapters;
   struct Key {
     std::size_t adapter;
     bool prefill;
@@ -37,7 +37,7 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
   std::vector<Key> keys;
   sampling_slices_.clear();
   for (std::size_t i = 0; i < slices.size(); ++i) {
-    const DeviceAdapter* const adapter = unmerged ? slices[i].adapter : nullptr;
+    const CpuAdapter* const adapter = unmerged ? packed(slices[i].adapter) : nullptr;
     auto found = std::find(adapters.begin(), adapters.end(), adapter);
     if (found == adapters.end()) found = adapters.insert(adapters.end(), adapter);
     keys.push_back({static_cast<std::size_t>(found - adapters.begin()),
@@ -62,7 +62,7 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
     order_.push_back({key.slice, row});
     first_row[static_cast<std::size_t>(key.slice)] = row;
     for (int i = 0; i < tokens; ++i) positions_.push_back(slice.context + i);
-    if (const DeviceAdapter* adapter = adapters[key.adapter]) {
+    if (const CpuAdapter* adapter = adapters[key.adapter]) {
       // One prefill is one SGMV segment whatever the plan's kernel is for decodes.
       const bool alone = key.prefill && kind_ != LoraKind::kEinsum;
       std::vector<Segment>& segments = alone ? prefills_ : decodes_;

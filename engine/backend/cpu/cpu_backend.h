@@ -1,60 +1,29 @@
-// The CPU engine as a backend: each replica has a device thread that leads the executor's team, and
-// a loader thread that brings adapters in while steps run. Time is the wall clock.
+// The CPU engine as a backend: RealBackend over CpuExecutors.
 #ifndef SERVELAB_BACKEND_CPU_CPU_BACKEND_H_
 #define SERVELAB_BACKEND_CPU_CPU_BACKEND_H_
 
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "engine/backend/cpu/executor.h"
-#include "engine/serve/backend.h"
-#include "engine/serve/request.h"
-#include "engine/serve/timeline.h"
+#include "engine/backend/real/real_backend.h"
 
 namespace servelab {
 
-// Where adapters' weights come from. load() is called from loader threads, one at a time per
-// replica; it may throw SpecError (a file that was deleted, replaced or damaged).
-class AdapterSource {
- public:
-  virtual ~AdapterSource() = default;
-  virtual std::shared_ptr<const LoraWeights> load(AdapterId id) = 0;
-};
-
-struct CpuBackendOptions {
+struct CpuBackendOptions : RealBackendOptions {
   int threads = 1;         // of each replica
   std::vector<int> cores;  // replica r takes `threads` of them from r * threads on; empty: no pins
   kernels::Isa isa = kernels::Isa::kReference;
   kernels::GemmLibrary gemm = kernels::GemmLibrary::kNative;
   kernels::DType type = kernels::DType::kBf16;
-  SamplingOptions sampling;
-  // Layers whose merged copies are allocated before the run; empty when nothing is ever merged.
-  std::vector<LinearLayer> merge_targets;
-  int widest_rank = 0;  // of all adapters: the width of a slot
 };
 
-// A request's prompt: `tokens` ids below the model's vocabulary.
-using PromptSource = std::function<std::vector<std::int32_t>(RequestId id, int tokens)>;
-
-// Ids drawn uniformly from a stream of their own per request.
-PromptSource random_prompts(std::uint64_t seed, int vocab);
-
-class CpuBackend : public Backend {
- public:
-  // The ids that a request got so far, after its prompt; empty once it is forgotten, unless
-  // keep_outputs() was called.
-  virtual std::vector<std::int32_t> output(RequestId id) const = 0;
-  virtual void keep_outputs() = 0;
-};
-
-// Everything passed in outlives the backend. A failure on one of its threads is thrown by
-// timeline->next().
-std::unique_ptr<CpuBackend> make_cpu_backend(RealTimeline* timeline, const CostModel* cost,
-                                             const ModelConfig& model, const ModelWeights& weights,
-                                             const Workload& workload, AdapterSource* adapters,
-                                             PromptSource prompts,
-                                             const CpuBackendOptions& options);
+// As make_real_backend().
+std::unique_ptr<RealBackend> make_cpu_backend(RealTimeline* timeline, const CostModel* cost,
+                                              const ModelConfig& model, const ModelWeights& weights,
+                                              const Workload& workload, AdapterSource* adapters,
+                                              PromptSource prompts,
+                                              const CpuBackendOptions& options);
 
 }  // namespace servelab
 

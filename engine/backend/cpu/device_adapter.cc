@@ -34,18 +34,17 @@ void pack_padded(const Tensor& tensor, int rows, int columns, kernels::DType typ
 
 }  // namespace
 
-DeviceAdapter::DeviceAdapter() = default;
-DeviceAdapter::~DeviceAdapter() {
+CpuAdapter::CpuAdapter() = default;
+CpuAdapter::~CpuAdapter() {
   if (data_ != nullptr) storage_->give(data_, size_);
 }
 
-Bytes DeviceAdapter::bytes() const { return static_cast<Bytes>(size_); }
+Bytes CpuAdapter::bytes() const { return static_cast<Bytes>(size_); }
 
-std::unique_ptr<DeviceAdapter> CpuExecutor::pack_adapter(const LoraWeights& weights,
-                                                         int width) const {
-  const kernels::DType type = options().type;
+std::unique_ptr<CpuAdapter> CpuExecutor::pack(const LoraWeights& weights, int width) const {
+  const kernels::DType type = impl_->options_.type;
   SL_CHECK(weights.layers() == model().layers, "an adapter has its model's layers");
-  auto adapter = std::make_unique<DeviceAdapter>();
+  auto adapter = std::make_unique<CpuAdapter>();
   adapter->rank_ = weights.rank();
   adapter->pairs_.resize(static_cast<std::size_t>(model().layers * kLinearLayers));
   const auto for_each = [&](auto&& visit) {
@@ -78,8 +77,12 @@ std::unique_ptr<DeviceAdapter> CpuExecutor::pack_adapter(const LoraWeights& weig
   return adapter;
 }
 
-std::unique_ptr<DeviceAdapter> CpuExecutor::pack_whole_model(const LoraWeights& weights) const {
-  auto adapter = pack_adapter(weights, 0);
+std::unique_ptr<DeviceAdapter> CpuExecutor::pack_adapter(const LoraWeights& weights, int width) {
+  return pack(weights, width);
+}
+
+std::unique_ptr<DeviceAdapter> CpuExecutor::pack_whole_model(const LoraWeights& weights) {
+  auto adapter = pack(weights, 0);
   adapter->whole_ = impl_->fold_whole(*adapter);
   adapter->pairs_.clear();
   adapter->storage_->give(adapter->data_, adapter->size_);

@@ -215,7 +215,7 @@ std::unique_ptr<kernels::Linear> CpuExecutor::Impl::like(const kernels::Linear& 
 }
 
 // Packs one part of a layer's matrix with the adapter folded in into `out`; `rows` is scratch.
-void CpuExecutor::Impl::fold(const DeviceAdapter& adapter, int layer, std::size_t matrix, int part,
+void CpuExecutor::Impl::fold(const CpuAdapter& adapter, int layer, std::size_t matrix, int part,
                              std::vector<float>* rows, kernels::Linear* out) const {
   const kernels::Linear& base = *layers_[static_cast<std::size_t>(layer)].base[matrix];
   const int begin = base.column_begin(part);
@@ -242,7 +242,7 @@ void CpuExecutor::Impl::reserve(Fused which, LayerWeights* layer) {
   const auto i = static_cast<std::size_t>(which);
   if (layer->merged[i] != nullptr) return;
   layer->merged[i] = like(*layer->base[i]);
-  const DeviceAdapter nothing;
+  const CpuAdapter nothing;
   const auto index = static_cast<int>(layer - layers_.data());
   team_.run([&](int member) {
     std::vector<float> rows;
@@ -256,7 +256,7 @@ void CpuExecutor::Impl::reserve(std::span<const LinearLayer> targets) {
   }
 }
 
-void CpuExecutor::Impl::merge(const DeviceAdapter& adapter) {
+void CpuExecutor::Impl::merge(const CpuAdapter& adapter) {
   unmerge();
   for (int l = 0; l < model_.layers; ++l) {
     LayerWeights& layer = layers_[static_cast<std::size_t>(l)];
@@ -279,7 +279,7 @@ void CpuExecutor::Impl::merge(const DeviceAdapter& adapter) {
   });
 }
 
-std::unique_ptr<FoldedLayers> CpuExecutor::Impl::fold_whole(const DeviceAdapter& adapter) const {
+std::unique_ptr<FoldedLayers> CpuExecutor::Impl::fold_whole(const CpuAdapter& adapter) const {
   auto folded = std::make_unique<FoldedLayers>();
   std::vector<float> rows;
   for (int l = 0; l < model_.layers; ++l) {
@@ -335,26 +335,45 @@ CpuExecutor::CpuExecutor(const ModelConfig& model, const ModelWeights& weights,
 CpuExecutor::~CpuExecutor() = default;
 
 const ModelConfig& CpuExecutor::model() const { return impl_->model_; }
-const CpuExecutorOptions& CpuExecutor::options() const { return impl_->options_; }
-void CpuExecutor::pin_caller() const { impl_->team_.pin_caller(); }
+const ExecutorLimits& CpuExecutor::limits() const { return impl_->options_; }
+void CpuExecutor::enter_thread() const { impl_->team_.pin_caller(); }
+
+const char* CpuExecutor::unsupported(const StepPlan& plan) const {
+  if (plan.device_share != 1.0) return "the CPU engine gives a step the whole device";
+  if (plan.model != ModelId{}) return "the CPU engine runs one model per replica";
+  for (const Slice& slice : plan.slices) {
+    if (slice.lora != LoraSite::kDevice) return "the CPU engine has one place for LoRA";
+  }
+  return nullptr;
+}
 
 StepParts CpuExecutor::run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
                            const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
   return impl_->run(slices, exec, kernel, sampling, sampled);
 }
 
-std::span<const float> CpuExecutor::logits() const { return impl_->logits(); }
-void CpuExecutor::merge(const DeviceAdapter& adapter) { impl_->merge(adapter); }
+std::span<const float> CpuExecutor::logits() { return impl_->logits(); }
+void CpuExecutor::merge(const DeviceAdapter& adapter) {
+  impl_->merge(static_cast<const CpuAdapter&>(adapter));
+}
 void CpuExecutor::unmerge() { impl_->unmerge(); }
 
 void CpuExecutor::reserve_merge(std::span<const LinearLayer> targets) { impl_->reserve(targets); }
 
 Bytes CpuExecutor::kv_bytes_per_token() const {
   return 2LL * model().layers * model().kv_heads * model().head_dim *
-         static_cast<Bytes>(kernels::bytes_of(options().type));
+         static_cast<Bytes>(kernels::bytes_of(impl_->options_.type));
 }
 
-void CpuExecutor::copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) const {
+std::size_t CpuExecutor::context_bytes(int tokens) const {
+  return static_cast<std::size_t>(tokens * kv_bytes_per_token());
+}
+
+HostMemory CpuExecutor::host_memory(std::size_t bytes) {
+  return {new std::byte[bytes], [](std::byte* data) { delete[] data; }};
+}
+
+void CpuExecutor::copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) {
   impl_->copy_context(blocks, tokens, host, true);
 }
 

@@ -11,8 +11,8 @@
 #include "engine/backend/cpu/adapter_storage.h"
 #include "engine/backend/cpu/buffer.h"
 #include "engine/backend/cpu/executor.h"
-#include "engine/backend/cpu/rope_table.h"
 #include "engine/backend/cpu/thread_team.h"
+#include "engine/backend/real/rope_table.h"
 
 namespace servelab {
 
@@ -43,11 +43,16 @@ struct LayerWeights {
   kernels::KvCache cache;
 };
 
+// An executor gets the adapters that it packed.
+inline const CpuAdapter* packed(const DeviceAdapter* adapter) {
+  return static_cast<const CpuAdapter*>(adapter);
+}
+
 // A run of rows of the batch that belong to one adapter.
 struct Segment {
   int row = 0;
   int rows = 0;
-  const DeviceAdapter* adapter = nullptr;
+  const CpuAdapter* adapter = nullptr;
 };
 
 class CpuExecutor::Impl {
@@ -56,9 +61,9 @@ class CpuExecutor::Impl {
 
   StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled);
-  void merge(const DeviceAdapter& adapter);
+  void merge(const CpuAdapter& adapter);
   void unmerge();
-  std::unique_ptr<FoldedLayers> fold_whole(const DeviceAdapter& adapter) const;
+  std::unique_ptr<FoldedLayers> fold_whole(const CpuAdapter& adapter) const;
   void reserve(std::span<const LinearLayer> targets);
   FusedRows rows_of(LinearLayer target) const;
   void copy_context(std::span<const BlockIndex> blocks, int tokens, std::byte* host,
@@ -88,7 +93,7 @@ class CpuExecutor::Impl {
   void pack_layers(const ModelWeights& weights);
   void reserve(Fused which, LayerWeights* layer);
   std::unique_ptr<kernels::Linear> like(const kernels::Linear& other) const;
-  void fold(const DeviceAdapter& adapter, int layer, std::size_t matrix, int part,
+  void fold(const CpuAdapter& adapter, int layer, std::size_t matrix, int part,
             std::vector<float>* rows, kernels::Linear* out) const;
   void pack_fused(const std::vector<Tensor>& sources, kernels::Linear* linear);
   void allocate();

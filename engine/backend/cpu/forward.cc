@@ -55,10 +55,12 @@ StepParts CpuExecutor::Impl::run(std::span<const SequenceSlice> slices, Exec exe
   lay_out(slices, kernel, exec == Exec::kUnmerged);
   SL_CHECK(rows_ >= 1 && rows_ <= options_.max_batch_tokens, "a step keeps max_batch_tokens");
   SL_CHECK(sampled_rows_ <= options_.max_batch, "a step keeps max_batch");
-  whole_ = slices.front().adapter != nullptr ? slices.front().adapter->whole_.get() : nullptr;
+  const auto whole_of = [](const SequenceSlice& slice) {
+    return slice.adapter != nullptr ? packed(slice.adapter)->whole_.get() : nullptr;
+  };
+  whole_ = whole_of(slices.front());
   for (const SequenceSlice& slice : slices) {
-    SL_CHECK((slice.adapter != nullptr ? slice.adapter->whole_.get() : nullptr) == whole_,
-             "a step runs one whole model");
+    SL_CHECK(whole_of(slice) == whole_, "a step runs one whole model");
   }
   SL_CHECK(whole_ == nullptr || exec == Exec::kMerged, "a whole model has nothing beside it");
   sampling_ = &sampling;

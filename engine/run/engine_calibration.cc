@@ -1,4 +1,4 @@
-#include "engine/run/cpu_calibration.h"
+#include "engine/run/engine_calibration.h"
 
 #include <algorithm>
 #include <array>
@@ -6,15 +6,14 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "engine/backend/cost_model.h"
-#include "engine/backend/cpu/executor.h"
-#include "engine/backend/cpu/thread_team.h"
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
 #include "engine/run/adapter_folder.h"
-#include "engine/run/cpu_run.h"
+#include "engine/run/real_run.h"
 #include "engine/run/scheduler_probe.h"
 
 namespace servelab {
@@ -32,11 +31,13 @@ double timed_us(const std::function<void()>& action) {
   return us(clock_ns() - begin);
 }
 
-class CpuCalibration final : public CalibrationTarget {
+class EngineCalibration final : public CalibrationTarget {
  public:
-  CpuCalibration(const ModelConfig& model, const std::vector<std::string>& targets, int threads)
-      : model_(model), targets_(targets), threads_(threads), executor_(make_executor()) {
-    executor_->pin_caller();
+  EngineCalibration(const std::string& backend, const ModelConfig& model,
+                    const std::vector<std::string>& targets, int threads, bool quick)
+      : model_(model), targets_(targets), threads_(threads), executor_(open(backend, quick)) {
+    executor_->enter_thread();
+    executor_->measure_parts(true);
     executor_->reserve_merge(linear_layers(targets));
     fill_cache();
     for (const int rank : calibrated_ranks()) {
@@ -85,11 +86,17 @@ class CpuCalibration final : public CalibrationTarget {
     if (kind == CopyKind::kDiskLoad) {
       const auto& ranks = calibrated_ranks();
       const auto at = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-      sample.us = timed_us(
-          [&] { packed = executor_->pack_adapter(*folder_->load(static_cast<AdapterId>(at)), 0); });
+      sample.us = timed_us([&] {
+        const auto weights = folder_->load(static_cast<AdapterId>(at));
+        packed = executor_->pack_adapter(*weights, 0);
+        packed->wait();
+      });
     } else {
       const auto weights = random_adapter(model_, "load", rank, targets_, 1);
-      sample.us = timed_us([&] { packed = executor_->pack_adapter(*weights, 0); });
+      sample.us = timed_us([&] {
+        packed = executor_->pack_adapter(*weights, 0);
+        packed->wait();
+      });
     }
     return sample;
   }
@@ -98,13 +105,16 @@ class CpuCalibration final : public CalibrationTarget {
     CopySample sample;
     sample.kind = kind;
     sample.bytes = tokens * executor_->kv_bytes_per_token();
-    host_.resize(static_cast<std::size_t>(sample.bytes));
+    const HostMemory host = executor_->host_memory(executor_->context_bytes(tokens));
+    executor_->copy_out(blocks_, tokens, host.get());  // a cache's values, whatever is measured
+    executor_->finish_copies();
     sample.us = timed_us([&] {
       if (kind == CopyKind::kSwapOut) {
-        executor_->copy_out(blocks_, tokens, host_.data());
+        executor_->copy_out(blocks_, tokens, host.get());
       } else {
-        executor_->copy_in(blocks_, tokens, host_.data());
+        executor_->copy_in(blocks_, tokens, host.get());
       }
+      executor_->finish_copies();
     });
     return sample;
   }
@@ -121,36 +131,58 @@ class CpuCalibration final : public CalibrationTarget {
   }
 
  private:
-  std::unique_ptr<CpuExecutor> make_executor() {
-    CpuExecutorOptions options;
-    options.threads = threads_;
-    const std::vector<int> cores = usable_cores();
-    if (static_cast<std::size_t>(threads_) <= cores.size()) options.cores = cores;
-    options.isa = kernels::best_isa();
-    options.type = element_type(RuntimeSection{}, model_);
-    options.block_tokens = kBlockTokens;
-    options.kv_blocks =
+  std::unique_ptr<Executor> open(const std::string& backend, bool quick) {
+    DevicePlan plan;
+    plan.type = element_type(backend, RuntimeSection{}, model_);
+    plan.limits.block_tokens = kBlockTokens;
+    plan.limits.kv_blocks =
         (16 * (kMostContext + kBlockTokens) + kMostSequences * 32 * kBlockTokens) / kBlockTokens;
-    options.max_batch = kMostSequences;
-    options.max_batch_tokens = kMostPrefill;
+    plan.limits.max_batch = kMostSequences;
+    plan.limits.max_batch_tokens = kMostPrefill;
+    plan.targets = linear_layers(targets_);
+    plan.merges = true;
+    plan.padded = false;
+    plan.graphs = true;
+    plan_adapters(quick, &plan);
     weights_ = open_weights(model_);
-    blocks_.resize(static_cast<std::size_t>(options.kv_blocks));
+    blocks_.resize(static_cast<std::size_t>(plan.limits.kv_blocks));
     std::iota(blocks_.begin(), blocks_.end(), 0);
     RngStream rng(1, "calibration");
     for (int i = 0; i < kMostPrefill; ++i) {
       tokens_.push_back(
           static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(model_.vocab))));
     }
-    return std::make_unique<CpuExecutor>(model_, *weights_, options);
+    return make_executor(backend, model_, *weights_, plan, threads_, true);
+  }
+
+  // All adapters that the steps use stay on the device, besides one that is loaded.
+  void plan_adapters(bool quick, DevicePlan* plan) const {
+    std::set<std::array<int, 3>> kept;  // rank, number, width
+    for (const PlannedStep& step : planned_steps(quick)) {
+      const int width = step.shape().lora_max_rank;
+      for (const PlannedSlice& slice : step.slices) {
+        if (slice.rank > 0) kept.insert({slice.rank, slice.adapter, width});
+      }
+    }
+    for (const int rank : calibrated_ranks()) {
+      kept.insert({rank, 0, rank});   // merged
+      kept.insert({rank, -1, rank});  // loaded
+      plan->widest_rank = std::max(plan->widest_rank, rank);
+    }
+    plan->adapters = static_cast<int>(kept.size());
+    for (const auto& each : kept) {
+      plan->adapter_bytes += adapter_bytes_per_device(model_, 1, each[2], targets_);
+    }
   }
 
   // Pages of the cache that nobody wrote are all the same zero page, which no real cache is.
   void fill_cache() {
-    std::vector<std::byte> ones(
-        static_cast<std::size_t>(kBlockTokens * executor_->kv_bytes_per_token()), std::byte{0x3c});
+    const HostMemory ones = executor_->host_memory(executor_->context_bytes(kBlockTokens));
+    std::fill_n(ones.get(), executor_->context_bytes(kBlockTokens), std::byte{0x3c});
     for (const BlockIndex block : blocks_) {
-      executor_->copy_in(std::span(&block, 1), kBlockTokens, ones.data());
+      executor_->copy_in(std::span(&block, 1), kBlockTokens, ones.get());
     }
+    executor_->finish_copies();
   }
 
   const DeviceAdapter* adapter(int rank, int number, int width) {
@@ -159,6 +191,7 @@ class CpuCalibration final : public CalibrationTarget {
       const auto weights =
           random_adapter(model_, "calibration", rank, targets_, static_cast<std::uint64_t>(number));
       entry = executor_->pack_adapter(*weights, width);
+      entry->wait();
     }
     return entry.get();
   }
@@ -170,19 +203,19 @@ class CpuCalibration final : public CalibrationTarget {
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> sampled_;
   std::unique_ptr<ModelWeights> weights_;
-  std::unique_ptr<CpuExecutor> executor_;
+  std::unique_ptr<Executor> executor_;
   std::map<std::array<int, 3>, std::unique_ptr<DeviceAdapter>> adapters_;  // rank, number, width
-  std::vector<std::byte> host_;
   Workload disk_;
   std::unique_ptr<AdapterSource> folder_;
 };
 
 }  // namespace
 
-std::unique_ptr<CalibrationTarget> make_cpu_calibration(const ModelConfig& model,
-                                                        const std::vector<std::string>& targets,
-                                                        int threads) {
-  return std::make_unique<CpuCalibration>(model, targets, threads);
+std::unique_ptr<CalibrationTarget> make_calibration(const std::string& backend,
+                                                    const ModelConfig& model,
+                                                    const std::vector<std::string>& targets,
+                                                    int threads, bool quick) {
+  return std::make_unique<EngineCalibration>(backend, model, targets, threads, quick);
 }
 
 }  // namespace servelab

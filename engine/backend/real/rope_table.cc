@@ -1,4 +1,4 @@
-#include "engine/backend/cpu/rope_table.h"
+#include "engine/backend/real/rope_table.h"
 
 #include <cmath>
 #include <numbers>

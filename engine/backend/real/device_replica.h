@@ -1,6 +1,6 @@
 // One replica's device: an executor, the thread that leads it, and the thread that loads adapters.
-#ifndef SERVELAB_BACKEND_CPU_CPU_REPLICA_H_
-#define SERVELAB_BACKEND_CPU_CPU_REPLICA_H_
+#ifndef SERVELAB_BACKEND_REAL_DEVICE_REPLICA_H_
+#define SERVELAB_BACKEND_REAL_DEVICE_REPLICA_H_
 
 #include <condition_variable>
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/backend/real/real_backend.h"
 
 namespace servelab {
 
@@ -41,7 +41,7 @@ struct DeviceJob {
   std::vector<RequestId> forgotten;  // whose host copies of KV can go
 };
 
-class CpuReplica {
+class DeviceReplica {
  public:
   struct Settings {
     bool whole_models = false;  // an adapter is held as a model of its own
@@ -49,11 +49,11 @@ class CpuReplica {
     SamplingOptions sampling;
   };
   // `count` adapters exist.
-  CpuReplica(ReplicaId id, RealTimeline* timeline, AdapterSource* adapters, std::size_t count,
-             std::unique_ptr<CpuExecutor> executor, const Settings& settings);
-  ~CpuReplica();
-  CpuReplica(const CpuReplica&) = delete;
-  CpuReplica& operator=(const CpuReplica&) = delete;
+  DeviceReplica(ReplicaId id, RealTimeline* timeline, AdapterSource* adapters, std::size_t count,
+                std::unique_ptr<Executor> executor, const Settings& settings);
+  ~DeviceReplica();
+  DeviceReplica(const DeviceReplica&) = delete;
+  DeviceReplica& operator=(const DeviceReplica&) = delete;
 
   // All from the scheduling thread. One job at a time.
   void begin_load(AdapterId adapter);
@@ -61,11 +61,13 @@ class CpuReplica {
   void evict(AdapterId adapter);
   void submit(DeviceJob job);
   const StepTiming& timing() const { return timing_; }  // of the job whose end was delivered
+  const Executor& executor() const { return *executor_; }
 
  private:
   void lead();
   void serve_loads();
   void carry_out(DeviceJob* job);
+  std::shared_ptr<const DeviceAdapter> bring(AdapterId adapter, const LoraWeights& weights);
   TimeNs wait_for_adapters(const DeviceJob& job);
   void move_kv(const DeviceJob& job);
   void switch_weights(const DeviceJob& job);
@@ -74,11 +76,12 @@ class CpuReplica {
   const ReplicaId id_;
   RealTimeline* const timeline_;
   AdapterSource* const source_;
-  const std::unique_ptr<CpuExecutor> executor_;
+  const std::unique_ptr<Executor> executor_;
   const Settings settings_;
 
   StepTiming timing_;
-  std::unordered_map<RequestId, std::vector<std::byte>> host_kv_;  // device thread only
+  std::unordered_map<RequestId, HostMemory> host_kv_;  // device thread only
+  std::vector<HostMemory> spent_;                      // still copied from, until the step ends
   std::vector<std::int32_t> sampled_;
 
   std::mutex mutex_;
@@ -93,4 +96,4 @@ class CpuReplica {
 
 }  // namespace servelab
 
-#endif  // SERVELAB_BACKEND_CPU_CPU_REPLICA_H_
+#endif  // SERVELAB_BACKEND_REAL_DEVICE_REPLICA_H_

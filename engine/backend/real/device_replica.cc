@@ -1,4 +1,4 @@
-#include "engine/backend/cpu/cpu_replica.h"
+#include "engine/backend/real/device_replica.h"
 
 #include <chrono>
 #include <exception>
@@ -14,9 +14,9 @@ TimeNs clock_ns() { return std::chrono::steady_clock::now().time_since_epoch().c
 
 }  // namespace
 
-CpuReplica::CpuReplica(ReplicaId id, RealTimeline* timeline, AdapterSource* adapters,
-                       std::size_t count, std::unique_ptr<CpuExecutor> executor,
-                       const Settings& settings)
+DeviceReplica::DeviceReplica(ReplicaId id, RealTimeline* timeline, AdapterSource* adapters,
+                             std::size_t count, std::unique_ptr<Executor> executor,
+                             const Settings& settings)
     : id_(id),
       timeline_(timeline),
       source_(adapters),
@@ -27,7 +27,7 @@ CpuReplica::CpuReplica(ReplicaId id, RealTimeline* timeline, AdapterSource* adap
   loader_ = std::thread([this] { serve_loads(); });
 }
 
-CpuReplica::~CpuReplica() {
+DeviceReplica::~DeviceReplica() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -37,7 +37,7 @@ CpuReplica::~CpuReplica() {
   loader_.join();
 }
 
-void CpuReplica::begin_load(AdapterId adapter) {
+void DeviceReplica::begin_load(AdapterId adapter) {
   timeline_->expect_external(1);
   {
     const std::lock_guard lock(mutex_);
@@ -46,22 +46,32 @@ void CpuReplica::begin_load(AdapterId adapter) {
   changed_.notify_all();
 }
 
-void CpuReplica::load_now(AdapterId adapter) {
-  const auto weights = source_->load(adapter);
+// From here on steps may use it; they wait on the device for what has not arrived.
+std::shared_ptr<const DeviceAdapter> DeviceReplica::bring(AdapterId adapter,
+                                                          const LoraWeights& weights) {
   std::shared_ptr<const DeviceAdapter> packed =
-      settings_.whole_models ? executor_->pack_whole_model(*weights)
-                             : executor_->pack_adapter(*weights, settings_.adapter_width);
-  const std::lock_guard lock(mutex_);
-  resident_[index(adapter)] = std::move(packed);
+      settings_.whole_models ? executor_->pack_whole_model(weights)
+                             : executor_->pack_adapter(weights, settings_.adapter_width);
+  {
+    const std::lock_guard lock(mutex_);
+    resident_[index(adapter)] = packed;
+  }
+  changed_.notify_all();
+  return packed;
 }
 
-void CpuReplica::evict(AdapterId adapter) {
+void DeviceReplica::load_now(AdapterId adapter) {
+  const auto weights = source_->load(adapter);
+  bring(adapter, *weights)->wait();
+}
+
+void DeviceReplica::evict(AdapterId adapter) {
   const std::lock_guard lock(mutex_);
   SL_CHECK(resident_[index(adapter)] != nullptr, "evicting an adapter that the device lacks");
   resident_[index(adapter)].reset();
 }
 
-void CpuReplica::submit(DeviceJob job) {
+void DeviceReplica::submit(DeviceJob job) {
   timeline_->expect_external(1);
   job.submitted = clock_ns();
   {
@@ -72,7 +82,7 @@ void CpuReplica::submit(DeviceJob job) {
   changed_.notify_all();
 }
 
-void CpuReplica::serve_loads() {
+void DeviceReplica::serve_loads() {
   for (;;) {
     AdapterId adapter;
     {
@@ -88,14 +98,13 @@ void CpuReplica::serve_loads() {
       timeline_->fail(std::current_exception());
       return;
     }
-    changed_.notify_all();
     timeline_->post_now(EventKind::kLoadDone,
                         pack_subject(id_, static_cast<std::uint32_t>(adapter)));
   }
 }
 
-void CpuReplica::lead() {
-  executor_->pin_caller();
+void DeviceReplica::lead() {
+  executor_->enter_thread();
   for (;;) {
     DeviceJob job;
     {
@@ -115,13 +124,13 @@ void CpuReplica::lead() {
   }
 }
 
-std::shared_ptr<const DeviceAdapter> CpuReplica::adapter(AdapterId id) {
+std::shared_ptr<const DeviceAdapter> DeviceReplica::adapter(AdapterId id) {
   const std::lock_guard lock(mutex_);
   return resident_[index(id)];
 }
 
 // Returns the time that loads in progress held the step back.
-TimeNs CpuReplica::wait_for_adapters(const DeviceJob& job) {
+TimeNs DeviceReplica::wait_for_adapters(const DeviceJob& job) {
   const TimeNs begin = clock_ns();
   std::unique_lock lock(mutex_);
   bool waited = false;
@@ -138,27 +147,28 @@ TimeNs CpuReplica::wait_for_adapters(const DeviceJob& job) {
   return waited ? clock_ns() - begin : 0;
 }
 
-void CpuReplica::move_kv(const DeviceJob& job) {
+void DeviceReplica::move_kv(const DeviceJob& job) {
   for (const RequestId id : job.forgotten) host_kv_.erase(id);
   for (const KvMove& move : job.moves) {
-    std::vector<std::byte>& host = host_kv_[move.request];
+    HostMemory& host = host_kv_[move.request];
     if (move.to_host) {
-      host.resize(static_cast<std::size_t>(move.tokens * executor_->kv_bytes_per_token()));
-      executor_->copy_out(move.blocks, move.tokens, host.data());
+      host = executor_->host_memory(executor_->context_bytes(move.tokens));
+      executor_->copy_out(move.blocks, move.tokens, host.get());
     } else {
-      SL_CHECK(!host.empty(), "swapping in what was never swapped out");
-      executor_->copy_in(move.blocks, move.tokens, host.data());
+      SL_CHECK(host != nullptr, "swapping in what was never swapped out");
+      executor_->copy_in(move.blocks, move.tokens, host.get());
+      spent_.push_back(std::move(host));
       host_kv_.erase(move.request);
     }
   }
 }
 
-void CpuReplica::switch_weights(const DeviceJob& job) {
+void DeviceReplica::switch_weights(const DeviceJob& job) {
   if (job.unmerge != kBaseModel) executor_->unmerge();
   if (job.merge != kBaseModel) executor_->merge(*adapter(job.merge));
 }
 
-void CpuReplica::carry_out(DeviceJob* job) {
+void DeviceReplica::carry_out(DeviceJob* job) {
   StepTiming timing;
   timing.load_wait = wait_for_adapters(*job);
   {
@@ -193,6 +203,7 @@ void CpuReplica::carry_out(DeviceJob* job) {
   }
   const StepParts parts =
       executor_->run(slices, job->exec, job->kernel, settings_.sampling, &sampled_);
+  spent_.clear();
   std::size_t next = 0;
   for (const DeviceJob::Sequence& sequence : job->sequences) {
     if (!sequence.samples) continue;

@@ -1,6 +1,6 @@
 // Rotary position embedding: the angles of every position, with the scaling that a model asks for.
-#ifndef SERVELAB_BACKEND_CPU_ROPE_TABLE_H_
-#define SERVELAB_BACKEND_CPU_ROPE_TABLE_H_
+#ifndef SERVELAB_BACKEND_REAL_ROPE_TABLE_H_
+#define SERVELAB_BACKEND_REAL_ROPE_TABLE_H_
 
 #include <vector>
 
@@ -17,4 +17,4 @@ struct RopeTable {
 
 }  // namespace servelab
 
-#endif  // SERVELAB_BACKEND_CPU_ROPE_TABLE_H_
+#endif  // SERVELAB_BACKEND_REAL_ROPE_TABLE_H_

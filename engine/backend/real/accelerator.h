@@ -1,0 +1,51 @@
+// The seam to engines for devices that not every build or machine has. Such an engine registers
+// itself when it is built in; no caller asks what was built.
+#ifndef SERVELAB_BACKEND_REAL_ACCELERATOR_H_
+#define SERVELAB_BACKEND_REAL_ACCELERATOR_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/backend/real/executor.h"
+#include "engine/core/registry.h"
+#include "engine/model/weights.h"
+#include "kernels/dtype.h"
+
+namespace servelab {
+
+// All that a device must have room for, known before anything runs.
+struct DevicePlan {
+  ExecutorLimits limits;
+  kernels::DType type = kernels::DType::kBf16;  // of weights, activations, adapters and KV
+  int device = 0;
+  std::vector<LinearLayer> targets;  // the layers that adapters change
+  int adapters = 0;                  // held at once, at most
+  int widest_rank = 0;               // of all adapters
+  bool padded = true;                // each adapter has a slot as wide as the widest rank
+  Bytes adapter_bytes = 0;           // not padded: of all that are held at once, at most
+  bool whole_models = false;         // an adapter is a copy of the weights
+  bool merges = false;               // one adapter at a time is merged into a copy
+  bool graphs = true;                // decode steps as recorded graphs
+};
+
+class Accelerator {
+ public:
+  static constexpr const char* kRegistryName = "accelerator";
+  virtual ~Accelerator() = default;
+
+  // How many devices there are. SpecError with the reason when there is none.
+  virtual int devices() const = 0;
+
+  // Throws SpecError when the device cannot hold the plan or compute the model. `weights` may be
+  // dropped afterwards.
+  virtual std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
+                                         const DevicePlan& plan) const = 0;
+};
+
+// "cuda". SpecError when this program was built without it.
+std::unique_ptr<Accelerator> find_accelerator(const std::string& name);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_BACKEND_REAL_ACCELERATOR_H_

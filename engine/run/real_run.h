@@ -1,0 +1,55 @@
+// Runs a point on a real engine: weights, adapters and threads as the point's settings ask. The
+// one place that knows which engines there are.
+#ifndef SERVELAB_RUN_REAL_RUN_H_
+#define SERVELAB_RUN_REAL_RUN_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/backend/real/accelerator.h"
+#include "engine/backend/real/real_backend.h"
+#include "engine/run/point.h"
+
+namespace servelab {
+
+// The element type that the engine computes in: what `dtype` asks for or, with auto, bf16 for bf16
+// and random weights. All others the CPU engine computes in f32, since bf16 could not hold them
+// exactly; the CUDA engine has 16-bit types only and takes f16 for f16 weights and bf16 for f32.
+// SpecError for a type that the engine lacks.
+kernels::DType element_type(const std::string& backend, const RuntimeSection& runtime,
+                            const ModelConfig& model);
+
+// The model's weights: random, or those of its folder.
+std::unique_ptr<ModelWeights> open_weights(const ModelConfig& model);
+
+// Adapters of a workload, as the settings say: random ones or those of a registry; waiting in host
+// memory or on disk.
+std::unique_ptr<AdapterSource> make_adapter_source(const PointSettings& settings,
+                                                   const Workload& workload);
+
+// Layers named as in LoraSection::targets.
+std::vector<LinearLayer> linear_layers(const std::vector<std::string>& targets);
+
+// Everything that a real run consists of, besides the cluster.
+struct RealRun {
+  std::unique_ptr<ModelWeights> weights;
+  std::unique_ptr<AdapterSource> adapters;
+  std::unique_ptr<RealTimeline> timeline;
+  std::unique_ptr<RealBackend> backend;
+};
+RealRun open_real_run(const PointSettings& settings, const Workload& workload,
+                      const CostModel* cost);
+
+// A device outside a run. `threads` of the CPU engine; with `pin` each on a core of its own where
+// there are as many.
+std::unique_ptr<Executor> make_executor(const std::string& backend, const ModelConfig& model,
+                                        const ModelWeights& weights, const DevicePlan& plan,
+                                        int threads, bool pin);
+
+// Threads of one replica when `runtime.threads` is 0: the usable processors, shared out.
+int threads_per_replica(const RuntimeSection& runtime, int replicas);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_RUN_REAL_RUN_H_

@@ -1,0 +1,46 @@
+// Paged attention on the device. The cache's layout is the CPU engine's (kernels/attention.h):
+// [block][kv_head][block_tokens][head_dim], one array for keys and one for values of each layer.
+#ifndef SERVELAB_KERNELS_CUDA_ATTENTION_H_
+#define SERVELAB_KERNELS_CUDA_ATTENTION_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention.h"
+
+namespace servelab::kernels::cuda {
+
+// The sequences of a step; arrays are device memory.
+struct AttentionBatch {
+  int sequences = 0;
+  const std::int32_t* query_begin = nullptr;  // [sequences + 1] rows of q and out
+  const std::int32_t* contexts = nullptr;     // [sequences] positions before this step; -1: padding
+  const std::int32_t* block_tables = nullptr;  // [sequences][table_stride]
+  int table_stride = 0;
+  int max_queries = 0;  // host: a bound of the rows of any sequence
+  int max_length = 0;   // host: a bound of contexts + rows of any sequence
+};
+
+// How many parts of the context run side by side in a decode step, so that few sequences still fill
+// the device.
+int decode_splits(int sequences, int kv_heads, int max_length, int multiprocessors);
+std::size_t decode_workspace(int sequences, int heads, int head_dim, int splits);
+
+// One query per sequence (row s of q is sequence s). q: elements of cache.type, row stride ldq, all
+// heads side by side; out likewise. softmax(q k / sqrt(head_dim)). head_dim 64 or 128 (others:
+// cudaErrorNotSupported); heads a multiple of cache.kv_heads. cache.type kBf16 or kF16.
+cudaError_t decode_attention(const KvCache& cache, const AttentionBatch& batch, int heads,
+                             const void* q, std::int64_t ldq, void* out, std::int64_t ldo,
+                             int splits, void* workspace, cudaStream_t stream);
+
+// Any number of queries per sequence, causal, tensor cores, tiles over paged keys with an online
+// softmax (FlashAttention-2). Also correct for one query.
+cudaError_t prefill_attention(const KvCache& cache, const AttentionBatch& batch, int heads,
+                              const void* q, std::int64_t ldq, void* out, std::int64_t ldo,
+                              cudaStream_t stream);
+
+}  // namespace servelab::kernels::cuda
+
+#endif  // SERVELAB_KERNELS_CUDA_ATTENTION_H_

@@ -1,0 +1,69 @@
+// LoRA on the device: y += scale * (x A^T) B^T for each row with its own adapter, as shrink
+// (t = x A^T) and expand (y += scale * t B^T) (Punica 4, S-LoRA 4, CaraServe 5).
+//
+// All functions return at once with the launch's error; pointers are device memory unless said.
+#ifndef SERVELAB_KERNELS_CUDA_LORA_H_
+#define SERVELAB_KERNELS_CUDA_LORA_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+#include "kernels/lora.h"
+
+namespace servelab::kernels::cuda {
+
+// One adapter's pair for one linear layer, row-major: a[width, in], b[out, width]. `width` is the
+// rank rounded up to a multiple of 8, or the width of a padded slot; columns past the rank are
+// zero. Both 16-byte aligned.
+struct LoraPair {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  int rank = 0;  // 0: the adapter leaves this layer alone
+  int width = 0;
+  float scale = 0;
+};
+
+// A linear layer that shares its input with others (q, k, v; gate, up).
+struct LoraTarget {
+  const LoraPair* pairs = nullptr;  // [slots]
+  int in = 0;                       // a multiple of 64
+  int out = 0;                      // a multiple of 64
+  void* y = nullptr;                // of y_type; row stride ldy of the batch
+};
+inline constexpr int kMaxLoraTargets = 3;
+
+// Rows [0, rows) of x and y. Decode kernels go row by row; SGMV goes by segments of equal slots.
+struct LoraBatch {
+  DType type = DType::kBf16;    // of x, A, B: kBf16 or kF16
+  DType y_type = DType::kBf16;  // of y: `type` or kF32
+  int rows = 0;
+  int width = 0;                           // the batch's largest pair.width
+  const std::int32_t* slots = nullptr;     // [rows]: the adapter slot of each row, -1: base model
+  int segments = 0;                        // kSgmv
+  const std::int32_t* segment_begin = nullptr;  // [segments + 1]: rows; may be empty, ascending
+  const std::int32_t* segment_slots = nullptr;  // [segments]
+  int max_segment_rows = 0;                // host: a bound of every segment's rows
+  int distinct = 0;                        // kEinsum: adapters in the batch
+  const std::int32_t* distinct_slots = nullptr;  // [distinct]
+};
+
+// Bytes of `workspace`: t in f32 for `targets` layers, plus split-k partial sums.
+std::size_t lora_workspace(LoraKind kind, const LoraBatch& batch, int targets);
+
+// kBgmv reads every row's adapter at `width` (padding included), kMbgmv at its own rank, kSgmv by
+// segments on tensor cores, kEinsum all adapters for all rows and then a one-hot mask, as dLoRA's
+// artifact. x: row stride ldx elements. `targets` is host memory, count <= kMaxLoraTargets.
+cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* targets, int count,
+                 const void* x, std::int64_t ldx, std::int64_t ldy, void* workspace,
+                 cudaStream_t stream);
+
+// out[out, in] = w + scale * B A in f32, rounded once; `out` may be `w`. Restoring is a copy of the
+// base weights, which is exact.
+cudaError_t lora_merge(DType type, const LoraPair& pair, int out_rows, int in, const void* w,
+                       void* out, cudaStream_t stream);
+
+}  // namespace servelab::kernels::cuda
+
+#endif  // SERVELAB_KERNELS_CUDA_LORA_H_
