@@ -14,6 +14,16 @@ std::size_t lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLin
 
 }  // namespace
 
+void AdapterStorage::reserve(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes > 0) add_chunk(bytes);
+}
+
+void AdapterStorage::add_chunk(std::size_t bytes) {
+  chunks_.emplace_back(bytes, "adapters");
+  used_ = 0;
+}
+
 std::byte* AdapterStorage::take(std::size_t bytes) {
   const std::size_t size = lines(bytes);
   const std::lock_guard lock(mutex_);
@@ -24,8 +34,7 @@ std::byte* AdapterStorage::take(std::size_t bytes) {
     return data;
   }
   if (chunks_.empty() || chunks_.back().size() - used_ < size) {
-    chunks_.emplace_back(std::max(kChunkBytes, size), "adapters");
-    used_ = 0;
+    add_chunk(std::max(kChunkBytes, size));
   }
   std::byte* const data = chunks_.back().data() + used_;
   used_ += size;

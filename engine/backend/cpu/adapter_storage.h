@@ -15,11 +15,16 @@ namespace servelab {
 
 class AdapterStorage {
  public:
+  // Has `bytes` ready, so that loading an adapter does not wait for the system's pages.
+  void reserve(std::size_t bytes);
+
   // 64-byte aligned. Throws SpecError when the system has no more.
   std::byte* take(std::size_t bytes);
   void give(std::byte* data, std::size_t bytes);
 
  private:
+  void add_chunk(std::size_t bytes);  // mutex_ is held
+
   std::mutex mutex_;
   std::vector<Buffer> chunks_;
   std::size_t used_ = 0;                                 // of the last chunk

@@ -69,6 +69,7 @@ CpuExecutor::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
   layers_.resize(static_cast<std::size_t>(model.layers));
   check_memory();
   allocate();
+  adapter_storage_->reserve(options_.adapter_bytes);
   pack_layers(weights);
 }
 
@@ -82,10 +83,11 @@ void CpuExecutor::Impl::check_memory() const {
                          static_cast<std::size_t>(model_.kv_heads * model_.head_dim * 2) *
                          kernels::bytes_of(options_.type) * layers_.size();
   const std::size_t available = available_memory();
-  if (packed + kv <= available) return;
-  throw SpecError("out of memory: " + std::to_string(packed / kMiB) +
-                  " MiB of packed weights and " + std::to_string(kv / kMiB) +
-                  " MiB of KV cache, but this machine has " + std::to_string(available / kMiB) +
+  if (packed + kv + options_.adapter_bytes <= available) return;
+  throw SpecError("out of memory: " + std::to_string(packed / kMiB) + " MiB of packed weights, " +
+                  std::to_string(kv / kMiB) + " MiB of KV cache and " +
+                  std::to_string(options_.adapter_bytes / kMiB) +
+                  " MiB for adapters, but this machine has " + std::to_string(available / kMiB) +
                   " MiB available; lower memory_bytes in the hardware profile or choose a smaller "
                   "model");
 }

@@ -22,7 +22,8 @@ struct CpuExecutorOptions : ExecutorLimits {
   kernels::Isa isa = kernels::Isa::kReference;
   kernels::GemmLibrary gemm = kernels::GemmLibrary::kNative;
   kernels::DType type =
-      kernels::DType::kBf16;  // of packed weights, activations and KV: kF32, kBf16
+      kernels::DType::kBf16;      // of packed weights, activations and KV: kF32, kBf16
+  std::size_t adapter_bytes = 0;  // taken for adapters at the start; more is taken when needed
 };
 
 class CpuExecutor final : public Executor {
