@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -19,18 +19,13 @@
 
 #include "engine/core/check.h"
 #include "engine/record/context.h"
-#include "engine/run/adapters_cli.h"
-#include "engine/run/calibrate.h"
-#include "engine/run/engine_cli.h"
-#include "engine/run/generate.h"
+#include "engine/run/command_line.h"
 #include "engine/run/library.h"
 #include "engine/run/listing.h"
 #include "engine/run/replay.h"
-#include "engine/run/runner.h"
 #include "engine/run/spec.h"
 #include "engine/run/spec_check.h"
 #include "engine/run/spec_text.h"
-#include "engine/run/validate.h"
 
 namespace servelab {
 namespace {
@@ -38,6 +33,7 @@ namespace {
 constexpr int kOk = 0;
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
+constexpr int kUnfinished = 75;  // sysexits.h: EX_TEMPFAIL, run it again
 
 // Set by the handler below, the one piece of state that a signal can reach.
 std::atomic<int> stop_signal{0};
@@ -59,19 +55,6 @@ void install_signals() {
   ::sigaction(SIGTERM, &action, nullptr);
   ::signal(SIGXFSZ, SIG_IGN);  // a file-size limit becomes an error of write()
 }
-
-struct Arguments {
-  std::vector<std::string> specs;
-  std::string technique;
-  std::string experiments = "experiments";
-  std::string data;
-  RunOptions run;
-  GenerateOptions generate;
-  AdaptersArguments adapters;
-  CalibrateOptions calibrate;
-  ValidateOptions validate;
-  bool schema = false;
-};
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -103,7 +86,8 @@ std::vector<Spec> load_specs(const Arguments& arguments) {
   const Library library(arguments.experiments);
   std::vector<Spec> specs;
   for (const std::string& name : arguments.specs) {
-    specs.push_back(load_spec(library.find_spec(name), arguments.experiments));
+    specs.push_back(load_spec(library.find_spec(name), arguments.experiments,
+                              arguments.quick ? SpecForm::kQuick : SpecForm::kFull));
     for (std::size_t i = 0; i + 1 < specs.size(); ++i) {
       if (specs[i].id != specs.back().id) continue;
       if (specs[i].path != specs.back().path) {
@@ -132,9 +116,15 @@ int run_command(Arguments& arguments) {
   if (arguments.run.out.empty()) throw SpecError("--out needs a folder, such as results");
   arguments.run.data_dir = data_dir(arguments.data);
   arguments.run.stop = &stop_signal;
+  if (arguments.time_limit_s > 0) {
+    arguments.run.deadline =
+        std::chrono::steady_clock::now() +
+        std::chrono::milliseconds(static_cast<std::int64_t>(arguments.time_limit_s * 1e3));
+  }
   const std::vector<Spec> specs = load_specs(arguments);
   for (const Spec& spec : specs) check_spec(spec, arguments.run.data_dir, false);
   int code = kOk;
+  bool unfinished = false;
   for (const Spec& spec : specs) {
     RunReport report;
     try {
@@ -153,6 +143,11 @@ int run_command(Arguments& arguments) {
       return error("interrupted: finished points are kept; run the same command to go on",
                    128 + stop_signal.load());
     }
+    unfinished = unfinished || report.out_of_time;
+  }
+  if (unfinished && code == kOk) {
+    return error("--time-limit: finished points are kept; run the same command to go on",
+                 kUnfinished);
   }
   return code;
 }
@@ -192,145 +187,20 @@ int check_command(const Arguments& arguments) {
   for (const std::string& name : arguments.specs) {
     try {
       const Library library(arguments.experiments);
-      const Spec spec = load_spec(library.find_spec(name), arguments.experiments);
-      check_spec(spec, data, true);
-      fmt::print("{}: ok, points: {} (sweep positions: {}, techniques: {}, seeds: {})\n", spec.id,
-                 spec.positions.size() * spec.techniques.size() * spec.seeds.size(),
-                 spec.positions.size(), spec.techniques.size(), spec.seeds.size());
+      const std::string path = library.find_spec(name);
+      for (const SpecForm form : {SpecForm::kFull, SpecForm::kQuick}) {
+        const Spec spec = load_spec(path, arguments.experiments, form);
+        check_spec(spec, data, true);
+        fmt::print("{}: ok, points: {} (sweep positions: {}, techniques: {}, seeds: {})\n", spec.id,
+                   spec.positions.size() * spec.techniques.size() * spec.seeds.size(),
+                   spec.positions.size(), spec.techniques.size(), spec.seeds.size());
+        if (!spec.has_quick) break;
+      }
     } catch (const SpecError& problem) {
       code = error(problem.what(), kBadInput);
     }
   }
   return code;
-}
-
-// Options and commands that CLI11 did not know.
-void check_extras(const CLI::App& app, const CLI::App* command) {
-  const auto names_of = [](const CLI::App& of) {
-    std::vector<std::string> names;
-    for (const CLI::Option* option : of.get_options()) {
-      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-    }
-    return names;
-  };
-  const CLI::App& at = command != nullptr ? *command : app;
-  std::vector<std::string> extras = at.remaining();
-  if (command != nullptr) {
-    const std::vector<std::string> before = app.remaining();
-    extras.insert(extras.end(), before.begin(), before.end());
-  }
-  for (const std::string& extra : extras) {
-    if (extra.size() > 1 && extra[0] == '-') {
-      const std::string name = extra.substr(0, extra.find('='));
-      throw SpecError("unknown option " + in_quotes(name) + "; " + suggest(name, names_of(at)));
-    }
-    if (command != nullptr) {
-      throw SpecError("unexpected " + in_quotes(extra) + " after servelab " + command->get_name());
-    }
-  }
-  if (command != nullptr) return;
-  std::vector<std::string> commands;
-  for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
-    commands.push_back(each->get_name());
-  }
-  if (extras.empty()) {
-    throw SpecError("a command is missing; " + suggest("", commands) + " (servelab --help)");
-  }
-  throw SpecError("unknown command " + in_quotes(extras.front()) + "; " +
-                  suggest(extras.front(), commands));
-}
-
-void add_common(CLI::App* command, Arguments* arguments, bool takes_data) {
-  command->allow_extras();
-  command
-      ->add_option("--experiments", arguments->experiments,
-                   "where specs and their shared files are")
-      ->capture_default_str();
-  if (takes_data) {
-    command->add_option("--data", arguments->data,
-                        "folder of the real traces; default: $SERVELAB_DATA, else none");
-  }
-}
-
-struct Commands {
-  CLI::App* run;
-  CLI::App* replay;
-  CLI::App* generate;
-  CLI::App* adapters;
-  CLI::App* calibrate;
-  CLI::App* validate;
-  CLI::App* check;
-  CLI::App* list;
-  CLI::App* show;
-  CLI::App* spec;
-  CLI::App* version;
-};
-
-Commands declare(CLI::App* app, Arguments* arguments) {
-  Commands c{};
-  app->allow_extras();
-  c.run = app->add_subcommand("run", "run specs: compute the points that are not there yet");
-  add_common(c.run, arguments, true);
-  c.run->add_option("SPEC", arguments->specs, "spec files, or ids such as dlora/fig10")->required();
-  c.run->add_option("-j,--jobs", arguments->run.jobs, "points at once; default: the processors")
-      ->check(CLI::Range(1, 1024));
-  c.run->add_option("--out", arguments->run.out, "where results go")->capture_default_str();
-  c.run->add_flag("--force", arguments->run.force, "compute points again that are there");
-  c.run->add_flag("-q,--quiet", arguments->run.quiet, "print errors only");
-  c.replay = app->add_subcommand(
-      "replay", "run points of a real backend again from their stamps; compare decisions");
-  add_common(c.replay, arguments, true);
-  c.replay->add_option("SPEC", arguments->specs, "spec files or ids")->required();
-  c.replay->add_option("--out", arguments->run.out, "where results are")->capture_default_str();
-  c.generate = declare_generate(app, &arguments->generate);
-  add_common(c.generate, arguments, false);
-  c.adapters = declare_adapters(app, &arguments->adapters);
-  c.calibrate = declare_calibrate(app, &arguments->calibrate);
-  add_common(c.calibrate, arguments, false);
-  c.validate = app->add_subcommand(
-      "validate", "run specs on the engine and on the twin; their distance by load regime");
-  add_common(c.validate, arguments, true);
-  c.validate->add_option("SPEC", arguments->specs, "spec files or ids")->required();
-  c.validate->add_option("--profile", arguments->validate.profile,
-                         "a hardware profile in place of the specs' own");
-  c.validate->add_option("--limits", arguments->validate.limits,
-                         "SMAPE in percent; default throughput=5,itl=10,ttft=20");
-  c.validate->add_option("--out", arguments->run.out, "where results go")->capture_default_str();
-  c.validate->add_flag("--force", arguments->run.force, "compute points again that are there");
-  c.validate->add_flag("-q,--quiet", arguments->run.quiet, "no progress lines");
-  c.check = app->add_subcommand("check", "check specs without running them");
-  add_common(c.check, arguments, true);
-  c.check->add_option("SPEC", arguments->specs, "spec files or ids")->required();
-  c.list = app->add_subcommand("list", "list techniques, policies, models, hardware and specs");
-  add_common(c.list, arguments, false);
-  c.show = app->add_subcommand("show", "describe a technique and its parameters");
-  c.show->allow_extras();
-  c.show->add_option("TECHNIQUE", arguments->technique, "its name")->required();
-  c.spec = app->add_subcommand("spec", "list every key of a spec");
-  c.spec->allow_extras();
-  c.spec->add_flag("--schema", arguments->schema, "as a JSON Schema");
-  c.version = app->add_subcommand("version", "print versions and the build id");
-  c.version->allow_extras();
-  return c;
-}
-
-void check_experiments(const CLI::App& command, const Arguments& arguments) {
-  const CLI::Option* option = command.get_option_no_throw("--experiments");
-  std::error_code ignored;
-  if (option == nullptr || option->count() == 0) return;
-  if (!std::filesystem::is_directory(arguments.experiments, ignored)) {
-    throw SpecError(arguments.experiments + ": no such folder; mend --experiments");
-  }
-}
-
-// CLI11 says "--jobs: 1 required INT in [1 - 1024] missing".
-[[noreturn]] void tell_parse_error(const CLI::ParseError& problem) {
-  const std::string text = problem.what();
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&problem) != nullptr && text.rfind("--", 0) == 0) {
-    throw SpecError("option '" + text.substr(0, text.find(':')) + "' needs a value");
-  }
-  throw SpecError(text);
 }
 
 // A full disk or a closed pipe behind stdout shows only when the last of it is written.
@@ -373,22 +243,11 @@ int run_parsed(int argc, char** argv) {
   Arguments arguments;
   arguments.run.jobs = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   CLI::App app("servelab: a testbed for serving many LoRA adapters", "servelab");
-  const Commands commands = declare(&app, &arguments);
+  const Commands commands = declare_commands(&app, &arguments);
   install_signals();
   try {
-    const auto command = [&app]() -> const CLI::App* {
-      const auto parsed = app.get_subcommands();
-      return parsed.empty() ? nullptr : parsed.front();
-    };
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::ParseError& problem) {
-      if (problem.get_exit_code() == 0) return app.exit(problem);  // --help
-      check_extras(app, command());
-      tell_parse_error(problem);
-    }
-    check_extras(app, command());
-    check_experiments(*command(), arguments);
+    int code = kOk;
+    if (!parse_commands(argc, argv, &app, arguments, &code)) return code;
     return dispatch(commands, arguments);
   } catch (const SpecError& problem) {
     return error(problem.what(), kBadInput);

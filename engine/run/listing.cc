@@ -200,6 +200,8 @@ std::string spec_keys_text() {
       "  seeds         a list of whole numbers, or how many (0, 1, 2, ...); default [0]\n"
       "  figure        the figure to draw it as, such as dlora/fig10, when it is not the spec's "
       "id\n"
+      "  quick         what `servelab run --quick` uses instead: dotted paths to values, `sweep`, "
+      "`seeds`\n"
       "  expect        a list of claims, each a map with `claim` and any of: ";
   std::string keys;
   for (const std::string& key : expect_keys()) {
@@ -242,6 +244,7 @@ std::string spec_schema_json() {
   root["properties"]["techniques"] = technique_schema();
   root["properties"]["seeds"] = Json::object();
   root["properties"]["figure"] = Json::object();
+  root["properties"]["quick"] = {{"type", "object"}};
   root["properties"]["expect"] = expect_schema();
   root["required"].push_back("workload");
   root["required"].push_back("techniques");

@@ -125,14 +125,24 @@ class SpecRun {
     return save_failed_ || (options_.stop != nullptr && options_.stop->load() != 0);
   }
 
+  // Whether a point as long as the longest so far would end after the deadline.
+  bool out_of_time() {
+    if (!options_.deadline) return false;
+    const std::lock_guard lock(mutex_);
+    if (std::chrono::steady_clock::now() + longest_point_ <= *options_.deadline) return false;
+    report_.out_of_time = true;
+    return true;
+  }
+
   void work(std::size_t end) {
     while (!stopping()) {
       const std::size_t next = next_task_++;
       if (next >= end) return;
       PointNews news;
       const Task& task = tasks_[next];
+      bool is_done = true;
       try {
-        do_task(task, &news);
+        is_done = do_task(task, &news);
       } catch (const SaveError& error) {
         const std::lock_guard lock(mutex_);
         save_failed_ = true;
@@ -147,6 +157,7 @@ class SpecRun {
         fail(task, &news, error.what(), false);
       }
       release_workload(task);
+      if (!is_done) continue;
       const std::lock_guard lock(mutex_);
       if (!save_failed_) progress_->point(news);
     }
@@ -168,7 +179,8 @@ class SpecRun {
     return text + " seed=" + std::to_string(spec_.seeds[task.seed]);
   }
 
-  void do_task(const Task& task, PointNews* news) {
+  // False: there was no time left for it.
+  bool do_task(const Task& task, PointNews* news) {
     const SweepPosition& position = spec_.positions[task.position];
     const TechniqueEntry& entry = spec_.techniques[task.technique];
     const PointSettings settings = resolve_point(spec_, position, entry, spec_.seeds[task.seed]);
@@ -196,16 +208,17 @@ class SpecRun {
     }
     if (row.same_as) {
       news->outcome = PointOutcome::kCached;
-    } else {
-      run_or_reuse(task, settings, effective, &row.collected, news);
+    } else if (!run_or_reuse(task, settings, effective, &row.collected, news)) {
+      return false;
     }
     row.present = true;
     const std::lock_guard lock(mutex_);
     ++(news->outcome == PointOutcome::kCached ? report_.cached : report_.computed);
     rows_[task.row] = std::move(row);
+    return true;
   }
 
-  void run_or_reuse(const Task& task, const PointSettings& settings, const ConfigNode& effective,
+  bool run_or_reuse(const Task& task, const PointSettings& settings, const ConfigNode& effective,
                     CollectedRow* row, PointNews* news) {
     const std::string path = folder_.point_path(row->key);
     if (!options_.force) {
@@ -215,12 +228,14 @@ class SpecRun {
         news->outcome = PointOutcome::kCached;
         news->status = row->point.status;
         news->message = row->point.reasons;
-        return;
+        return true;
       }
       if (!damage.empty()) {
         news->warning = path + " is damaged (" + damage + "): the point is computed again";
       }
     }
+    if (out_of_time()) return false;
+    const auto began = std::chrono::steady_clock::now();
     const std::shared_ptr<const BuiltWorkload> built = workload_of(task, settings);
     const BuiltWorkload& workload = *built;
     const PointResult result = run_point(settings, workload.workload);
@@ -252,6 +267,9 @@ class SpecRun {
     news->status = row->point.status;
     news->message = row->point.reasons;
     news->wall_s = result.wall_s;
+    const std::lock_guard lock(mutex_);
+    longest_point_ = std::max(longest_point_, std::chrono::steady_clock::now() - began);
+    return true;
   }
 
   static std::string coordinates_json(const SweepPosition& position) {
@@ -375,6 +393,7 @@ class SpecRun {
   std::optional<Progress> progress_;
   std::optional<std::string> save_error_;
   bool only_input_errors_ = true;
+  std::chrono::steady_clock::duration longest_point_{0};
   RunReport report_;
 };
 

@@ -4,7 +4,9 @@
 #define SERVELAB_RUN_RUNNER_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "engine/run/spec.h"
@@ -17,6 +19,8 @@ struct RunOptions {
   std::string data_dir;  // empty: no traces on this machine
   bool force = false;    // compute cached points again
   bool quiet = false;
+  // No point is started that would end after this if it took as long as the longest one so far.
+  std::optional<std::chrono::steady_clock::time_point> deadline;
   const std::atomic<int>* stop = nullptr;  // a signal's number: start no more points
 };
 
@@ -28,7 +32,8 @@ struct RunReport {
   std::size_t invalid = 0;
   std::size_t failed = 0;
   bool interrupted = false;
-  bool bad_input = false;  // every failure was the spec's or its data's
+  bool out_of_time = false;  // points are left because of the time limit
+  bool bad_input = false;    // every failure was the spec's or its data's
   double wall_s = 0;
   std::string folder;
   bool collected = false;     // collected.h5 holds every point

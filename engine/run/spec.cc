@@ -126,6 +126,25 @@ std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+// `quick:` in its form; null in the full one.
+const ConfigNode* quick_of(const ConfigNode& root, SpecForm form) {
+  if (form == SpecForm::kFull) return nullptr;
+  const ConfigNode* const quick = root.find("quick");
+  if (quick == nullptr || quick->is_null()) {
+    throw SpecError(root.mark,
+                    "this spec has no 'quick' section, which says what --quick leaves out");
+  }
+  if (!quick->is_map()) {
+    throw SpecError(quick->mark, "'quick' must be a map from dotted paths to values");
+  }
+  return quick;
+}
+
+const ConfigNode* of_form(const char* key, const ConfigNode& root, const ConfigNode* quick) {
+  const ConfigNode* const own = quick != nullptr ? quick->find(key) : nullptr;
+  return own != nullptr ? own : root.find(key);
+}
+
 // The binary cannot know which figures analysis/ has: that is for drawing to say.
 std::string figure_of(const ConfigNode* node, const std::string& id) {
   if (node == nullptr || node->is_null()) return id.substr(id.rfind('/') + 1);
@@ -198,7 +217,7 @@ void RuntimeSection::fields(ParamFields& f) {
 const std::vector<std::string>& spec_sections() {
   static const std::vector<std::string> kSections = {"cluster",  "lora",   "engine",     "runtime",
                                                      "workload", "sweep",  "techniques", "seeds",
-                                                     "record",   "figure", "expect"};
+                                                     "record",   "figure", "expect",     "quick"};
   return kSections;
 }
 const std::vector<std::string>& technique_keys() {
@@ -222,7 +241,7 @@ std::string SweepPosition::text() const {
   return text;
 }
 
-Spec load_spec(const std::string& path, const std::string& experiments_dir) {
+Spec load_spec(const std::string& path, const std::string& experiments_dir, SpecForm form) {
   const ConfigNode root = parse_yaml_file(path);
   if (!root.is_map()) throw SpecError(SourceMark{path, 1, 1}, "a spec must be a map of settings");
   const std::string yaml = read_text(path);
@@ -242,7 +261,10 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir) {
   spec.title = header.title;
   spec.figure = figure_of(root.find("figure"), spec.id);
   spec.techniques = techniques_of(*root.find("techniques"));
-  spec.seeds = seeds_of(root.find("seeds"));
+  const ConfigNode* const quick = quick_of(root, form);
+  spec.has_quick = root.find("quick") != nullptr;
+  if (quick != nullptr) spec.id += "-quick";
+  spec.seeds = seeds_of(of_form("seeds", root, quick));
   check_expectations(root.find("expect"));
 
   ConfigNode settings = ConfigNode::map();
@@ -252,7 +274,8 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir) {
     if (const ConfigNode* node = root.find(key)) settings.set(key, *node);
   }
   resolve_workload(&settings, spec.library);
-  spec.positions = expand_sweep(settings, root.find("sweep"), spec.library, &spec.swept);
+  if (quick != nullptr) shorten(*quick, spec.library, &settings);
+  spec.positions = expand_sweep(settings, of_form("sweep", root, quick), spec.library, &spec.swept);
   return spec;
 }
 

@@ -89,10 +89,17 @@ struct Spec {
   std::vector<std::int64_t> seeds;
   std::vector<SweepPosition> positions;  // at least one
   std::vector<std::string> swept;        // paths, in the order of the file
+  bool has_quick = false;
 };
 
+// A spec as it stands, or with what its `quick:` says instead: the same figure in a minute. The
+// quick form has an id of its own ("-quick" at the end), so its results never pass for the
+// figure's.
+enum class SpecForm : std::uint8_t { kFull, kQuick };
+
 // Reads and checks a spec file. Throws SpecError with file, line, column and the nearest valid key.
-Spec load_spec(const std::string& path, const std::string& experiments_dir);
+Spec load_spec(const std::string& path, const std::string& experiments_dir,
+               SpecForm form = SpecForm::kFull);
 
 // The keys of a spec's top level, of a technique entry and of an `expect:` entry.
 const std::vector<std::string>& spec_sections();

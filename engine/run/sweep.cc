@@ -20,17 +20,17 @@ const std::vector<std::string>& sweepable() {
   return kHeads;
 }
 
-void check_path(const std::string& path, const SourceMark& mark) {
+void check_path(const std::string& path, const SourceMark& mark, const std::string& verb) {
   const std::string head = path.substr(0, path.find('.'));
   const std::vector<std::string>& heads = sweepable();
   if (std::find(heads.begin(), heads.end(), head) == heads.end()) {
-    throw SpecError(mark, "cannot sweep " + in_quotes(path) + ": unknown section " +
+    throw SpecError(mark, "cannot " + verb + " " + in_quotes(path) + ": unknown section " +
                               in_quotes(head) + "; " + suggest(head, heads));
   }
   const bool is_bad_form = path.back() == '.' || path.find("..") != std::string::npos;
   if (is_bad_form ||
       (head == "with" && (path == "with" || path.find('.', 5) != std::string::npos))) {
-    throw SpecError(mark, "cannot sweep " + in_quotes(path) +
+    throw SpecError(mark, "cannot " + verb + " " + in_quotes(path) +
                               ": expected a path such as workload.arrivals.rate or with.alpha");
   }
 }
@@ -50,7 +50,7 @@ void check_distinct(const std::vector<ConfigNode>& values, const std::string& wh
 }
 
 Axis axis_of(const std::string& path, const ConfigNode& values) {
-  check_path(path, values.mark);
+  check_path(path, values.mark, "sweep");
   if (!values.is_list() || values.items.empty()) {
     throw SpecError(values.mark,
                     "sweep of " + in_quotes(path) + " must be a list of at least one value");
@@ -74,7 +74,7 @@ Axis zip_axis(const ConfigNode& list) {
     if (!item.is_map() || item.members.empty()) {
       throw SpecError(item.mark, "an entry of 'zip' must be a map from paths to values");
     }
-    for (const auto& [path, value] : item.members) check_path(path, value.mark);
+    for (const auto& [path, value] : item.members) check_path(path, value.mark, "sweep");
     for (const auto& [path, value] : list.items.front().members) {
       if (item.find(path) == nullptr || item.members.size() != list.items.front().members.size()) {
         throw SpecError(item.mark,
@@ -121,15 +121,20 @@ void mark_path(ConfigNode* node, const std::string& path, const SourceMark& mark
   }
 }
 
+void set_marked(const std::string& path, const ConfigNode& value, const Library& library,
+                ConfigNode* settings) {
+  settings->set_path(path, value);
+  mark_path(settings, path, value.mark);
+  if (path == "workload") resolve_workload(settings, library);
+}
+
 void apply(const Assignment& assignment, const Library& library, SweepPosition* position) {
   for (const auto& [path, value] : assignment) {
     if (path.rfind("with.", 0) == 0) {
       position->with.set(path.substr(5), value);
     } else {
-      position->settings.set_path(path, value);
-      mark_path(&position->settings, path, value.mark);
+      set_marked(path, value, library, &position->settings);
     }
-    if (path == "workload") resolve_workload(&position->settings, library);
     position->coordinates.emplace_back(path, value);
   }
 }
@@ -143,6 +148,18 @@ void resolve_workload(ConfigNode* settings, const Library& library) {
     throw SpecError(workload->mark, "'workload' must be a map or the name of a workload");
   }
   *workload = load_workload(*workload, library, 0);
+}
+
+void shorten(const ConfigNode& quick, const Library& library, ConfigNode* settings) {
+  for (const auto& [path, value] : quick.members) {
+    if (path == "seeds" || path == "sweep") continue;
+    if (path.rfind("with.", 0) == 0) {
+      throw SpecError(value.mark, "'quick' cannot set " + in_quotes(path) +
+                                      ": parameters of techniques stay as they are");
+    }
+    check_path(path, value.mark, "set");
+    set_marked(path, value, library, settings);
+  }
 }
 
 std::vector<SweepPosition> expand_sweep(const ConfigNode& settings, const ConfigNode* sweep,

@@ -17,6 +17,9 @@ namespace servelab {
 // own values on top. `settings` is the tree whose `workload` is meant.
 void resolve_workload(ConfigNode* settings, const Library& library);
 
+// Sets the paths of a spec's `quick:` in `settings`; its `seeds` and `sweep` are not settings.
+void shorten(const ConfigNode& quick, const Library& library, ConfigNode* settings);
+
 // Every position of the sweep over `settings`; one position without coordinates when `sweep` is
 // null. `swept` receives the paths. Throws SpecError.
 std::vector<SweepPosition> expand_sweep(const ConfigNode& settings, const ConfigNode* sweep,

@@ -144,6 +144,36 @@ TEST_F(SpecRun, InterruptKeepsWhatIsFinished) {
   EXPECT_THAT(rest.out, Not(HasSubstr(", 0 cached")));
 }
 
+TEST_F(SpecRun, TimeLimitEndsEarlyAndTheSameCommandGoesOn) {
+  const std::string spec = long_spec();
+  std::vector<std::string> limited = run(spec, "out");
+  limited.insert(limited.end(), {"--time-limit", "0.2"});
+  ProgramResult slice = run_program(limited);
+  expect_one_error(slice, 75, "--time-limit: finished points are kept; run the same command");
+  EXPECT_THAT(slice.out, HasSubstr("not run"));
+  EXPECT_FALSE(fs::exists(folder_ / "out/long/collected.h5"));
+  const ProgramResult rest = run_program(run(spec, "out"));
+  EXPECT_EQ(rest.code, 0);
+  EXPECT_THAT(rest.out, Not(HasSubstr(", 0 cached")));
+  EXPECT_EQ(run_program(limited).code, 0);  // nothing is left to compute
+}
+
+TEST_F(SpecRun, QuickFormHasAFolderOfItsOwn) {
+  const std::string spec =
+      folder_.file("figure.yaml", std::string(kHead) + "  requests: 500\ntechniques: [slora]\n" +
+                                      "seeds: 3\nquick: {workload.requests: 7, seeds: 1}\n");
+  std::vector<std::string> quick = run(spec, "out");
+  quick.push_back("--quick");
+  const ProgramResult result = run_program(quick);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("figure-quick: 1 points: 1 run"));
+  EXPECT_TRUE(fs::exists(folder_ / "out/figure-quick/collected.h5"));
+  EXPECT_FALSE(fs::exists(folder_ / "out/figure"));
+  std::vector<std::string> none = run(short_spec(), "out");
+  none.push_back("--quick");
+  expect_one_error(run_program(none), 2, "this spec has no 'quick' section");
+}
+
 TEST_F(SpecRun, TwoRunsOnOneOutput) {
   const std::string spec = long_spec();
   Program first(run(spec, "out"));

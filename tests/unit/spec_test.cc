@@ -62,6 +62,31 @@ class SpecTest : public ::testing::Test {
   test::TemporaryFolder folder_;
 };
 
+TEST_F(SpecTest, QuickSectionReplacesSettings) {
+  const std::string text = small() +
+                           "sweep: {workload.arrivals.rate: [1, 2, 3]}\nseeds: 4\n"
+                           "quick: {workload.requests: 3, sweep: {workload.requests: [3, 4]}, "
+                           "seeds: [7]}\n";
+  const std::string path = folder_.file("case.yaml", text);
+  EXPECT_EQ(load_spec(path, kExperiments).positions.size(), 3u);
+  const Spec quick = load_spec(path, kExperiments, SpecForm::kQuick);
+  EXPECT_THAT(quick.id, HasSubstr("-quick"));
+  EXPECT_THAT(quick.swept, ElementsAre("workload.requests"));
+  EXPECT_THAT(quick.seeds, ElementsAre(7));
+  const auto error_of_quick = [&](const std::string& section) {
+    try {
+      load_spec(folder_.file("case.yaml", small() + section), kExperiments, SpecForm::kQuick);
+      return std::string();
+    } catch (const SpecError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_THAT(error_of_quick("quick: {wrkload.requests: 3}\n"),
+              HasSubstr("case.yaml:10:9: cannot set 'wrkload.requests': unknown section"));
+  EXPECT_THAT(error_of_quick("quick: 3\n"), HasSubstr("'quick' must be a map"));
+  EXPECT_THAT(error_of_quick("quick: {with.alpha: 3}\n"), HasSubstr("'quick' cannot set"));
+}
+
 TEST_F(SpecTest, SmallestSpecHasOnePoint) {
   const Spec spec = load(small());
   EXPECT_EQ(spec.id, "case");
