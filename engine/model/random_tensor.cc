@@ -35,9 +35,13 @@ std::uint64_t random_key(std::initializer_list<std::uint64_t> words) {
   return mixed(hash.value(), 0);
 }
 
+// Each of four 16-bit uniforms has mean 65535 / 2 and variance 65536^2 / 12.
+float bell_step(double deviation) {
+  return static_cast<float>(deviation / (65536 * 0.5773502691896258));
+}
+
 Tensor random_bell(int rows, int columns, double deviation, std::uint64_t key) {
-  // Each of four 16-bit uniforms has mean 65535 / 2 and variance 65536^2 / 12.
-  const auto step = static_cast<float>(deviation / (65536 * 0.5773502691896258));
+  const float step = bell_step(deviation);
   return filled(rows, columns, [key, step](std::size_t i) {
     const std::uint64_t x = mixed(key, i);
     // Two sums of two lanes at once, then the sum of the two.
