@@ -15,8 +15,6 @@ std::uint64_t random_key(std::initializer_list<std::uint64_t> words);
 
 // A bell curve around 0 (the sum of four uniform values: never beyond 3.5 deviations).
 Tensor random_bell(int rows, int columns, double deviation, std::uint64_t key);
-// What an element's sum of four integers is multiplied with.
-float bell_step(double deviation);
 
 // Uniform in (-bound, bound).
 Tensor random_uniform(int rows, int columns, double bound, std::uint64_t key);

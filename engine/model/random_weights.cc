@@ -3,11 +3,13 @@
 #include "engine/core/check.h"
 #include "engine/model/random_tensor.h"
 #include "engine/model/weights.h"
+#include "kernels/random.h"
 
 namespace servelab {
 namespace {
 
 constexpr double kDeviation = 0.02;
+constexpr float kStep = kernels::random_step(kernels::RandomKind::kBell, kDeviation);
 
 // Values are generated each time that they are asked for, so that nothing is kept twice.
 class RandomWeights final : public ModelWeights {
@@ -36,11 +38,11 @@ class RandomWeights final : public ModelWeights {
   }
 
   std::optional<RandomBell> bell(int layer, LinearLayer which) const override {
-    return RandomBell{key(kLinear, layer, static_cast<std::size_t>(which)), bell_step(kDeviation)};
+    return RandomBell{key(kLinear, layer, static_cast<std::size_t>(which)), kStep};
   }
   std::optional<RandomBell> bell(ModelTensor which) const override {
     if (which == ModelTensor::kFinalNorm) return std::nullopt;
-    return RandomBell{table_key(which), bell_step(kDeviation)};
+    return RandomBell{table_key(which), kStep};
   }
 
   kernels::DType type() const override { return kernels::DType::kBf16; }

@@ -192,9 +192,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::lock_guard lock(mutex());
   if (event->stream == nullptr) return cudaSuccess;
-  return enqueue(stream, [from = event->stream, position = event->position] {
-    run_to(from, position);
-  });
+  return enqueue(stream,
+                 [from = event->stream, position = event->position] { run_to(from, position); });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const std::lock_guard lock(mutex());

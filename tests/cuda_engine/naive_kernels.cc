@@ -76,14 +76,14 @@ class NaiveDense final : public Dense {
 };
 
 // One row beside one layer, at `width` columns of A.
-void lora_row(const LoraBatch& batch, const LoraPair& pair, const LoraTarget& target,
-              const void* x, std::int64_t x_at, std::int64_t y_at) {
+void lora_row(const LoraBatch& batch, const LoraPair& pair, const LoraTarget& target, const void* x,
+              std::int64_t x_at, std::int64_t y_at) {
   std::vector<float> t(static_cast<std::size_t>(pair.width));
   for (int r = 0; r < pair.width; ++r) {
     float sum = 0;
     for (int c = 0; c < target.in; ++c) {
-      sum += get(batch.type, x, x_at + c) *
-             get(batch.type, pair.a, std::int64_t{r} * target.in + c);
+      sum +=
+          get(batch.type, x, x_at + c) * get(batch.type, pair.a, std::int64_t{r} * target.in + c);
     }
     t[static_cast<std::size_t>(r)] = sum;
   }
@@ -121,8 +121,7 @@ void attend(const KvCache& cache, const AttentionBatch& batch, int heads, int se
   const auto at = [&](int position, int head, int i) {
     const std::int64_t block = batch.block_tables[std::int64_t{sequence} * batch.table_stride +
                                                   position / cache.block_tokens];
-    return ((block * cache.kv_heads + head) * cache.block_tokens +
-            position % cache.block_tokens) *
+    return ((block * cache.kv_heads + head) * cache.block_tokens + position % cache.block_tokens) *
                cache.head_dim +
            i;
   };
@@ -313,8 +312,7 @@ cudaError_t rope_and_write_kv(const KvCache& cache, void* qkv, std::int64_t ld, 
       const std::int64_t block = cache_rows[row] / cache.block_tokens;
       const std::int64_t offset = cache_rows[row] % cache.block_tokens;
       for (int h = 0; h < cache.kv_heads; ++h) {
-        const std::int64_t to =
-            ((block * cache.kv_heads + h) * cache.block_tokens + offset) * d;
+        const std::int64_t to = ((block * cache.kv_heads + h) * cache.block_tokens + offset) * d;
         for (int i = 0; i < d; ++i) {
           set(type, cache.keys, to + i, get(type, qkv, first + (heads + h) * d + i));
           set(type, cache.values, to + i,
@@ -347,20 +345,12 @@ cudaError_t gather_rows(const float* x, const std::int32_t* rows_of, int count, 
   });
 }
 
-// engine/model/random_tensor.cc's bell, written down again.
-cudaError_t fill_random(DType type, std::uint64_t key, float scale, void* out, std::int64_t count,
-                        cudaStream_t stream) {
+cudaError_t fill_random(RandomKind kind, DType type, std::uint64_t key, float step,
+                        std::int64_t first, void* out, std::int64_t count, cudaStream_t stream) {
   return enqueue(stream, [=] {
     for (std::int64_t i = 0; i < count; ++i) {
-      std::uint64_t x = key + (static_cast<std::uint64_t>(i) + 1) * 0x9E3779B97F4A7C15ull;
-      x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-      x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-      x ^= x >> 31;
-      std::int32_t sum = -2 * 65535;
-      for (int lane = 0; lane < 4; ++lane) {
-        sum += static_cast<std::int32_t>(x >> (16 * lane) & 0xffff);
-      }
-      set(type, out, i, rounded(DType::kBf16, static_cast<float>(sum) * scale));
+      const float value = random_value(kind, key, static_cast<std::uint64_t>(first + i), step);
+      set(type, out, i, rounded(DType::kBf16, value));
     }
   });
 }
