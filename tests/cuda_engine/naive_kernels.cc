@@ -294,6 +294,7 @@ cudaError_t rope_and_write_kv(const KvCache& cache, void* qkv, std::int64_t ld, 
     const int columns = (heads + 2 * cache.kv_heads) * d;
     const DType type = cache.type;
     for (int row = 0; row < rows; ++row) {
+      if (positions[row] < 0) continue;
       const std::int64_t first = row * ld;
       for (int c = 0; bias != nullptr && c < columns; ++c) {
         set(type, qkv, first + c, get(type, qkv, first + c) + bias[c]);
@@ -340,7 +341,12 @@ cudaError_t gather_rows(const float* x, const std::int32_t* rows_of, int count, 
                         cudaStream_t stream) {
   return enqueue(stream, [=] {
     for (int i = 0; i < count; ++i) {
-      std::copy_n(x + std::int64_t{rows_of[i]} * n, n, out + std::int64_t{i} * n);
+      float* const to = out + std::int64_t{i} * n;
+      if (rows_of[i] < 0) {
+        std::fill_n(to, n, 0.0f);
+      } else {
+        std::copy_n(x + std::int64_t{rows_of[i]} * n, n, to);
+      }
     }
   });
 }
@@ -364,15 +370,13 @@ cudaError_t argmax(const float* logits, int rows, int n, std::int32_t* tokens,
   });
 }
 
-std::size_t sample_workspace(int rows, int n) { return static_cast<std::size_t>(rows * n) * 8; }
-
 cudaError_t sample_top_p(const float* logits, int rows, int n, float temperature, float top_p,
-                         const double* uniforms, void* workspace, std::int32_t* tokens,
-                         cudaStream_t stream) {
+                         const double* uniforms, std::int32_t* tokens, cudaStream_t stream) {
   return enqueue(stream, [=] {
+    std::vector<std::uint64_t> scratch(static_cast<std::size_t>(n));
     for (int i = 0; i < rows; ++i) {
       tokens[i] = kernels::sample_top_p(logits + std::int64_t{i} * n, n, temperature, top_p,
-                                        uniforms[i], workspace);
+                                        uniforms[i], scratch.data());
     }
   });
 }

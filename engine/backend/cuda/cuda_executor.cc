@@ -7,7 +7,6 @@
 
 #include "engine/core/check.h"
 #include "kernels/cuda/lora.h"
-#include "kernels/cuda/sampling.h"
 
 namespace servelab::cuda {
 namespace {
@@ -159,9 +158,8 @@ void CudaExecutor::plan_workspaces(MemoryPlan* plan) {
                    kernels::cuda::lora_workspace(kind, batch, kernels::cuda::kMaxLoraTargets));
     }
   }
-  workspace_bytes_.sampling = kernels::cuda::sample_workspace(sequences, shapes_.vocab);
-  for (const std::size_t bytes : {kDenseWorkspace, workspace_bytes_.lora,
-                                  workspace_bytes_.attention, workspace_bytes_.sampling}) {
+  for (const std::size_t bytes :
+       {kDenseWorkspace, workspace_bytes_.lora, workspace_bytes_.attention}) {
     plan->add("workspaces", Arena::rounded(bytes), kBatchTokens);
   }
 }
@@ -192,7 +190,6 @@ void CudaExecutor::allocate() {
   dense_workspace_ = arena_->take(kDenseWorkspace);
   lora_workspace_ = arena_->take(workspace_bytes_.lora);
   attention_workspace_ = arena_->take(workspace_bytes_.attention);
-  sampling_workspace_ = arena_->take(workspace_bytes_.sampling);
   kv_.allocate(arena_.get(), &pinned_);
   adapters_ = std::make_shared<AdapterStore>(model_, plan_, arena_.get(), &pinned_);
   take_merge_memory();

@@ -67,7 +67,7 @@ class CudaExecutor final : public Executor {
     std::int32_t* tokens = nullptr;
   };
   struct Workspaces {
-    std::size_t lora = 0, attention = 0, sampling = 0;
+    std::size_t lora = 0, attention = 0;
   };
   // Places for whole models; handles to it outlive the executor's interest.
   struct WholeMemory {
@@ -117,7 +117,6 @@ class CudaExecutor final : public Executor {
   void* dense_workspace_ = nullptr;
   void* lora_workspace_ = nullptr;
   void* attention_workspace_ = nullptr;
-  void* sampling_workspace_ = nullptr;
   std::unique_ptr<kernels::cuda::Dense> dense_;
 
   std::vector<Matrices> merged_;                              // by layer; null: not reserved

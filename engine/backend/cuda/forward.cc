@@ -277,10 +277,9 @@ void CudaExecutor::head(const StepShape& shape, const SamplingOptions& sampling)
     check(kernels::cuda::argmax(act_.logits, shape.sampled, shapes_.vocab, act_.tokens, stream),
           "choosing tokens");
   } else {
-    check(kernels::cuda::sample_top_p(act_.logits, shape.sampled, shapes_.vocab,
-                                      static_cast<float>(sampling.temperature),
-                                      static_cast<float>(sampling.top_p), input_->uniforms.device,
-                                      sampling_workspace_, act_.tokens, stream),
+    check(kernels::cuda::sample_top_p(
+              act_.logits, shape.sampled, shapes_.vocab, static_cast<float>(sampling.temperature),
+              static_cast<float>(sampling.top_p), input_->uniforms.device, act_.tokens, stream),
           "sampling tokens");
   }
   check(cudaMemcpyAsync(host_tokens_.get(), act_.tokens,

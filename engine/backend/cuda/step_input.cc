@@ -189,9 +189,9 @@ const StepShape& StepInput::lay_out(std::span<const SequenceSlice> slices, LoraK
 // Rows that nothing comes from: no token, no cache row, no adapter, no context.
 void StepInput::pad(int bucket) {
   for (int row = shape_.rows; row < bucket; ++row) {
-    ids.host[row] = cache_rows.host[row] = slots.host[row] = contexts.host[row] = -1;
-    positions.host[row] = 0;
-    sample_rows.host[row] = 0;
+    for (const auto* each : {&ids, &positions, &cache_rows, &slots, &contexts, &sample_rows}) {
+      each->host[row] = -1;
+    }
     uniforms.host[row] = 0;
     std::int32_t* const table =
         tables.host + static_cast<std::ptrdiff_t>(row) * shape_.table_stride;
