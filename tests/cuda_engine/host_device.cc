@@ -110,6 +110,16 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*d
   }
 }
 
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  *properties = {};
+  std::strcpy(properties->name, "a device on the host");
+  properties->major = 8;
+  properties->totalGlobalMem = free_memory;
+  properties->multiProcessorCount = kMultiprocessors;
+  properties->l2CacheSize = 1 << 20;
+  return cudaSuccess;
+}
+
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess ? "no error" : "an error of the device on the host";
 }

@@ -23,6 +23,18 @@ class CudaAccelerator final : public Accelerator {
     return count;
   }
 
+  DeviceFacts facts(int device) const override {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, device), "asking for the device's properties");
+    DeviceFacts facts;
+    facts.name = properties.name;
+    facts.generation = properties.major >= 9 ? "hopper" : "ampere";
+    facts.memory = static_cast<Bytes>(properties.totalGlobalMem);
+    facts.multiprocessors = properties.multiProcessorCount;
+    facts.l2 = properties.l2CacheSize;
+    return facts;
+  }
+
   std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
                                  const DevicePlan& plan) const override {
     devices();
