@@ -18,8 +18,8 @@ class Dense {
   virtual ~Dense() = default;
 
   // y[m, n] = x[m, k] W[n, k]^T (+ y when `add`), f32 accumulation. x and W of `type` (kBf16 or
-  // kF16); y of y_type (`type` or kF32), row strides in elements. The first call of a shape picks an
-  // algorithm among the heuristic's by timing them (never while `stream` is captured: then the
+  // kF16); y of y_type (`type` or kF32), row strides in elements. The first call of a shape picks
+  // an algorithm among the heuristic's by timing them (never while `stream` is captured: then the
   // heuristic's first); later calls reuse it.
   virtual cudaError_t multiply(DType type, const void* x, std::int64_t ldx, const void* w, int m,
                                int n, int k, DType y_type, void* y, std::int64_t ldy, bool add,
