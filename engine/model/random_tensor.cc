@@ -30,17 +30,18 @@ std::uint64_t random_key(std::initializer_list<std::uint64_t> words) {
 }
 
 Tensor random_bell(int rows, int columns, double deviation, std::uint64_t key) {
-  return filled(rows, columns, [key, step = kernels::random_step(RandomKind::kBell, deviation)](
-                                   std::size_t i) {
-    return kernels::to_bf16(kernels::random_value(RandomKind::kBell, key, i, step));
-  });
+  return filled(rows, columns,
+                [key, step = kernels::random_step(RandomKind::kBell, deviation)](std::size_t i) {
+                  return kernels::to_bf16(kernels::random_value(RandomKind::kBell, key, i, step));
+                });
 }
 
 Tensor random_uniform(int rows, int columns, double bound, std::uint64_t key) {
-  return filled(rows, columns, [key, step = kernels::random_step(RandomKind::kUniform, bound)](
-                                   std::size_t i) {
-    return kernels::to_bf16(kernels::random_value(RandomKind::kUniform, key, i, step));
-  });
+  return filled(
+      rows, columns,
+      [key, step = kernels::random_step(RandomKind::kUniform, bound)](std::size_t i) {
+        return kernels::to_bf16(kernels::random_value(RandomKind::kUniform, key, i, step));
+      });
 }
 
 Tensor constant_vector(int columns, float value) {

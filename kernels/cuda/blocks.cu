@@ -1,7 +1,6 @@
-#include "kernels/cuda/blocks.h"
-
 #include <algorithm>
 
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
 

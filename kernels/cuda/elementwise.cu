@@ -1,11 +1,10 @@
 // Embedding, gating, gathering rows, random tensors. Each thread handles 16 bytes of the narrower
 // side; everything here is bound by memory.
-#include "kernels/cuda/elementwise.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/launch.h"
 
 namespace servelab::kernels::cuda {

@@ -13,8 +13,8 @@
 
 namespace servelab::kernels::cuda {
 
-// Wherever a type is an argument it is kBf16 or kF16, unless said; others: cudaErrorNotSupported, as
-// are widths that are not multiples of what a contract names. Buffers are 16-byte aligned.
+// Wherever a type is an argument it is kBf16 or kF16, unless said; others: cudaErrorNotSupported,
+// as are widths that are not multiples of what a contract names. Buffers are 16-byte aligned.
 
 // x[i, :] = embedding[ids[i], :]; x f32 [rows, hidden]. An id < 0 (padding) gives zeros. hidden: a
 // multiple of 8.
@@ -25,10 +25,10 @@ cudaError_t embed(DType type, const void* embedding, const std::int32_t* ids, in
 cudaError_t rms_norm(const float* x, const float* weight, float eps, int n, DType type, void* out,
                      int rows, cudaStream_t stream);
 
-// Adds `bias` (f32, of one row; null: none) to q, k, v side by side in `qkv` (cache.type; row stride
-// ld, a multiple of 8), rotates q and k in place (pairs (i, i + head_dim / 2)), and writes k and v
-// into the cache. cos, sin: [position][head_dim / 2]. cache_rows[i]: block * block_tokens + offset
-// of row i, -1: not written. A row at a position < 0 (padding) is left alone.
+// Adds `bias` (f32, of one row; null: none) to q, k, v side by side in `qkv` (cache.type; row
+// stride ld, a multiple of 8), rotates q and k in place (pairs (i, i + head_dim / 2)), and writes k
+// and v into the cache. cos, sin: [position][head_dim / 2]. cache_rows[i]: block * block_tokens +
+// offset of row i, -1: not written. A row at a position < 0 (padding) is left alone.
 cudaError_t rope_and_write_kv(const KvCache& cache, void* qkv, std::int64_t ld, int heads,
                               const float* bias, const std::int32_t* positions, const float* cos,
                               const float* sin, const std::int32_t* cache_rows, int rows,
@@ -39,8 +39,8 @@ cudaError_t rope_and_write_kv(const KvCache& cache, void* qkv, std::int64_t ld, 
 cudaError_t swiglu(DType type, const void* gate_up, int n, void* out, int rows,
                    cudaStream_t stream);
 
-// out[i, :] = x[rows_of[i], :], f32 [count, n]: the rows that are sampled. A row < 0 (padding) gives
-// zeros. n: a multiple of 4.
+// out[i, :] = x[rows_of[i], :], f32 [count, n]: the rows that are sampled. A row < 0 (padding)
+// gives zeros. n: a multiple of 4.
 cudaError_t gather_rows(const float* x, const std::int32_t* rows_of, int count, int n, float* out,
                         cudaStream_t stream);
 

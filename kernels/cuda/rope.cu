@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Rope<T> o) {
   const std::int64_t slot = o.cache_rows[row];
   if (head < o.heads || slot < 0) return;
   const int kv_head = (head - o.heads) % o.kv_heads;
-  const std::int64_t line = (slot / o.block_tokens * o.kv_heads + kv_head) * o.block_tokens +
-                            slot % o.block_tokens;
+  const std::int64_t line =
+      (slot / o.block_tokens * o.kv_heads + kv_head) * o.block_tokens + slot % o.block_tokens;
   T* const to = (turns ? o.keys : o.values) + line * o.head_dim + at;
   store_16(to, packed_first);
   store_16(to + half, packed_second);

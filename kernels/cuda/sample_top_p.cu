@@ -12,7 +12,7 @@ namespace {
 
 using Mass = unsigned long long;  // of weights, in units of 2^-40 of the largest
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kDigits = 16;  // values of four bits
 constexpr int kTopBit = 28;  // of the first four: the largest weight is 1, bits 0x3f800000

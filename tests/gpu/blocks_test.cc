@@ -59,7 +59,8 @@ class BlocksTest : public DeviceTest, public ::testing::WithParamInterface<int> 
 
 TEST_P(BlocksTest, CopiesWithinThePool) {
   const std::vector<std::int32_t> chosen = some_blocks(6);
-  const DeviceVector<std::int32_t> from(std::vector<std::int32_t>(chosen.begin(), chosen.begin() + 3));
+  const DeviceVector<std::int32_t> from(
+      std::vector<std::int32_t>(chosen.begin(), chosen.begin() + 3));
   const DeviceVector<std::int32_t> to(std::vector<std::int32_t>(chosen.begin() + 3, chosen.end()));
   ASSERT_EQ(copy_blocks(pool_, from.get(), to.get(), 3, stream), cudaSuccess);
   auto expected = before_;

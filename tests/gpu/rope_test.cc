@@ -43,8 +43,7 @@ struct Case {
   }
 
   std::size_t cache_size() const {
-    return static_cast<std::size_t>(kBlocks * shape.block_tokens * shape.kv_heads *
-                                    shape.head_dim);
+    return static_cast<std::size_t>(kBlocks * shape.block_tokens * shape.kv_heads * shape.head_dim);
   }
 
   // Row `row` of qkv after bias and rotation, in f32; qkv has been rounded before.
@@ -54,8 +53,8 @@ struct Case {
     const auto at = static_cast<std::size_t>(row);
     if (positions[at] < 0) return x;
     for (std::size_t i = 0; shape.bias && i < x.size(); ++i) x[i] += bias[i];
-    ref::rope(x.data(), width, &positions[at], cos.data(), sin.data(),
-              shape.heads + shape.kv_heads, shape.head_dim, 1);
+    ref::rope(x.data(), width, &positions[at], cos.data(), sin.data(), shape.heads + shape.kv_heads,
+              shape.head_dim, 1);
     return x;
   }
 
@@ -110,10 +109,10 @@ TEST_P(RopeTest, RotatesAndWritesTheCache) {
     const DeviceVector<std::int32_t> cache_rows(c.cache_rows);
     const KvCache cache{type(),         keys.data(),    values.data(),
                         shape.kv_heads, shape.head_dim, shape.block_tokens};
-    ASSERT_EQ(rope_and_write_kv(cache, qkv.data(), c.ld, shape.heads,
-                                shape.bias ? bias.get() : nullptr, positions.get(), cos.get(),
-                                sin.get(), cache_rows.get(), kRows, stream),
-              cudaSuccess);
+    ASSERT_EQ(
+        rope_and_write_kv(cache, qkv.data(), c.ld, shape.heads, shape.bias ? bias.get() : nullptr,
+                          positions.get(), cos.get(), sin.get(), cache_rows.get(), kRows, stream),
+        cudaSuccess);
     const std::vector<float> got = qkv.values();
     for (int row = 0; row < kRows; ++row) {
       const std::vector<float> x = c.expected_row(row);
@@ -131,8 +130,8 @@ TEST_P(RopeTest, RotatesAndWritesTheCache) {
 
 TEST_P(RopeTest, RefusesHeadsThatAreNotWholeVectors) {
   const KvCache cache{type(), nullptr, nullptr, 1, 24, 16};
-  EXPECT_EQ(rope_and_write_kv(cache, nullptr, 96, 1, nullptr, nullptr, nullptr, nullptr, nullptr,
-                              1, stream),
+  EXPECT_EQ(rope_and_write_kv(cache, nullptr, 96, 1, nullptr, nullptr, nullptr, nullptr, nullptr, 1,
+                              stream),
             cudaErrorNotSupported);
 }
 

@@ -71,14 +71,15 @@ TEST_F(SamplingTest, ArgmaxAgreesWithTheCpu) {
   }
 }
 
-// Nearly all draws are the CPU's; where sums of rounded weights end next to a draw, its neighbour's.
+// Nearly all draws are the CPU's; where sums of rounded weights end next to a draw, its
+// neighbour's.
 TEST_F(SamplingTest, DrawsWhatTheCpuDraws) {
   Random random(7);
-  for (const int n : {1, 2, 5, 40, 1000, 4099}) {
-    for (const float temperature : {0.3f, 1.0f, 2.0f}) {
-      for (const float top_p : {0.05f, 0.5f, 0.9f, 1.0f}) {
+  for (const int n : {1, 3, 40, 2003}) {
+    for (const float temperature : {0.3f, 1.5f}) {
+      for (const float top_p : {0.05f, 0.9f, 1.0f}) {
         const std::vector<float> logits = random.reals(static_cast<std::size_t>(n), 3);
-        constexpr int kDraws = 6;
+        constexpr int kDraws = 3;
         std::vector<double> uniforms;
         for (int i = 0; i < kDraws; ++i) uniforms.push_back((i + random.fraction()) / kDraws);
         const std::vector<std::int32_t> got = run_sample(logits, temperature, top_p, uniforms);
@@ -102,19 +103,18 @@ TEST_F(SamplingTest, FollowsTheDistribution) {
   // Weights 8, 4, 2, 1, 1 of 16.
   const float step = std::log(2.0f);
   const std::vector<float> logits = {0, 2 * step, 0, 3 * step, step};
-  constexpr int kDraws = 480;
-  std::vector<double> uniforms;
-  for (int i = 0; i < kDraws; ++i) uniforms.push_back((i + 0.5) / kDraws);
-  const auto counts = [&](float top_p) {
+  const auto counts = [&](float top_p, int draws) {
+    std::vector<double> uniforms;
+    for (int i = 0; i < draws; ++i) uniforms.push_back((i + 0.5) / draws);
     std::vector<int> result(logits.size());
     for (const std::int32_t token : run_sample(logits, 1, top_p, uniforms)) {
       ++result.at(static_cast<std::size_t>(token));
     }
     return result;
   };
-  EXPECT_EQ(counts(1.0f), (std::vector<int>{30, 120, 30, 240, 60}));
-  EXPECT_EQ(counts(0.7f), (std::vector<int>{0, 160, 0, 320, 0}));
-  EXPECT_EQ(counts(0.9f), (std::vector<int>{32, 128, 0, 256, 64}));
+  EXPECT_EQ(counts(1.0f, 48), (std::vector<int>{3, 12, 3, 24, 6}));
+  EXPECT_EQ(counts(0.7f, 48), (std::vector<int>{0, 16, 0, 32, 0}));
+  EXPECT_EQ(counts(0.9f, 45), (std::vector<int>{3, 12, 0, 24, 6}));
 }
 
 TEST_F(SamplingTest, TiesAreCutByIndex) {
