@@ -3,11 +3,13 @@
 #include "engine/core/check.h"
 #include "engine/model/random_tensor.h"
 #include "engine/model/weights.h"
+#include "kernels/random.h"
 
 namespace servelab {
 namespace {
 
 constexpr double kDeviation = 0.02;
+constexpr float kStep = kernels::random_step(kernels::RandomKind::kBell, kDeviation);
 
 // Values are generated each time that they are asked for, so that nothing is kept twice.
 class RandomWeights final : public ModelWeights {
@@ -32,9 +34,15 @@ class RandomWeights final : public ModelWeights {
 
   Tensor tensor(ModelTensor which) const override {
     if (which == ModelTensor::kFinalNorm) return constant_vector(model_.hidden, 1);
-    if (model_.tied_embeddings) which = ModelTensor::kEmbedding;
-    return random_bell(model_.vocab, model_.hidden, kDeviation,
-                       key(kTable, 0, static_cast<std::size_t>(which)));
+    return random_bell(model_.vocab, model_.hidden, kDeviation, table_key(which));
+  }
+
+  std::optional<RandomBell> bell(int layer, LinearLayer which) const override {
+    return RandomBell{key(kLinear, layer, static_cast<std::size_t>(which)), kStep};
+  }
+  std::optional<RandomBell> bell(ModelTensor which) const override {
+    if (which == ModelTensor::kFinalNorm) return std::nullopt;
+    return RandomBell{table_key(which), kStep};
   }
 
   kernels::DType type() const override { return kernels::DType::kBf16; }
@@ -43,6 +51,10 @@ class RandomWeights final : public ModelWeights {
   enum Part : std::uint64_t { kLinear, kVector, kTable };
   std::uint64_t key(Part part, int layer, std::size_t which) const {
     return random_key({seed_, part, static_cast<std::uint64_t>(layer), which});
+  }
+  std::uint64_t table_key(ModelTensor which) const {
+    if (model_.tied_embeddings) which = ModelTensor::kEmbedding;
+    return key(kTable, 0, static_cast<std::size_t>(which));
   }
 
   ModelConfig model_;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/model/model_config.h"
@@ -32,12 +33,22 @@ struct Tensor {
   std::shared_ptr<const void> owner;
 };
 
+// Where a tensor's values are random_bell's of this key and step, they need not be copied: a device
+// can generate them.
+struct RandomBell {
+  std::uint64_t key = 0;
+  float step = 0;
+};
+
 class ModelWeights {
  public:
   virtual ~ModelWeights() = default;
   virtual Tensor linear(int layer, LinearLayer which) const = 0;  // [out, in]
   virtual Tensor vector(int layer, LayerVector which) const = 0;  // biases only with qkv_bias
   virtual Tensor tensor(ModelTensor which) const = 0;  // kLmHead is the embedding when tied
+  // How those tensors are generated; null for stored ones.
+  virtual std::optional<RandomBell> bell(int /*layer*/, LinearLayer /*which*/) const { return {}; }
+  virtual std::optional<RandomBell> bell(ModelTensor /*which*/) const { return {}; }
   // The type that most of the weights are stored in.
   virtual kernels::DType type() const = 0;
 };

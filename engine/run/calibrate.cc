@@ -155,35 +155,46 @@ std::string machine_name() {
   return processor != nullptr ? processor->scalar : "unknown processor";
 }
 
+// The device that was measured: this machine's processors or its first accelerator.
+DeviceFacts facts_of(const std::string& backend, int threads) {
+  if (backend != "cpu") return find_accelerator(backend)->facts(0);
+  DeviceFacts facts;
+  facts.name = machine_name();
+  facts.generation = "cpu";
+  facts.memory = std::min<Bytes>(machine_memory() / 4, 4 * kGiB);
+  facts.multiprocessors = threads;
+  facts.l2 = std::max<Bytes>(1, ::sysconf(_SC_LEVEL2_CACHE_SIZE));
+  return facts;
+}
+
 // The data sheet's place is taken by what the model's own steps reached.
 HardwareProfile profile_of(const ModelConfig& model, const CalibrateOptions& options, int threads,
                            const std::string& name, const CalibrationFit& fit) {
+  const DeviceFacts facts = facts_of(options.backend, threads);
   HardwareProfile profile;
   profile.name = name;
-  profile.generation = "cpu";
-  profile.memory_bytes = std::min<Bytes>(machine_memory() / 4, 4 * kGiB);
+  profile.generation = facts.generation;
+  profile.memory_bytes = facts.memory;
   const FittedConstants& c = fit.fitted;
   const double body = static_cast<double>(model.parameters() - 2LL * model.vocab * model.hidden);
   const auto largest = c.token_knots.size() - 1;
   profile.peak_flops = 2 * body * c.token_knots[largest] / (c.dense_us[largest] * 1e-6);
   profile.memory_bytes_per_s = body * model.bytes_per_weight / (c.dense_us.front() * 1e-6);
-  profile.sm_count = threads;
-  profile.l2_bytes = std::max<std::int64_t>(1, ::sysconf(_SC_LEVEL2_CACHE_SIZE));
+  profile.sm_count = facts.multiprocessors;
+  profile.l2_bytes = facts.l2;
   profile.host_link_bytes_per_s = std::max(1e6, c.load_bytes_per_s);
   profile.host_link_fraction = 1;
   profile.host_link_latency_us = c.load_latency_us;
   profile.source =
-      "servelab calibrate --backend cpu on " + machine_name() +
+      "servelab calibrate --backend " + options.backend + " on " + facts.name +
       "; peak_flops and memory_bytes_per_s are what the model's dense layers reached at the most "
       "and the fewest tokens; memory_bytes is what the engine may use";
   profile.fitted = c;
   profile.fitted.model = model.name;
-  profile.fitted.dtype =
-      element_type(options.backend, RuntimeSection{}, model) == kernels::DType::kBf16 ? "bf16"
-                                                                                      : "f32";
+  profile.fitted.dtype = kernels::name(element_type(options.backend, RuntimeSection{}, model));
   profile.fitted.lora_targets = options.lora;
   profile.fitted.threads = threads;
-  profile.fitted.machine = machine_name();
+  profile.fitted.machine = facts.name;
   profile.placement = fit.placement;
   return profile;
 }
@@ -238,11 +249,11 @@ class OtherLoad {
 std::string heading_of(const ModelConfig& model, const CalibrateOptions& options, int threads,
                        double wall_s, double other_load) {
   return fmt::format(
-      "Measured by servelab calibrate --backend cpu --model {}{} --threads {} in {:.0f} s, build "
+      "Measured by servelab calibrate --backend {} --model {}{} --threads {} in {:.0f} s, build "
       "{}.\n"
       "{}\nModel {} ({} parameters).",
-      options.model, options.quick ? " --quick" : "", threads, wall_s, build_id(), 100 * other_load,
-      machine_name(), model.name, model.parameters());
+      options.backend, options.model, options.quick ? " --quick" : "", threads, wall_s, build_id(),
+      100 * other_load, machine_name(), model.name, model.parameters());
 }
 
 }  // namespace
@@ -252,9 +263,7 @@ CalibrationSamples measure(CalibrationTarget* target, bool quick, const std::ato
 }
 
 void calibrate(const CalibrateOptions& options) {
-  if (options.backend != "cpu") {
-    throw SpecError("--backend " + options.backend + " cannot be calibrated; use --backend cpu");
-  }
+  if (options.backend != "cpu") find_accelerator(options.backend)->devices();
   const Library library(options.experiments);
   const ModelConfig model =
       load_model_config(library.find("model", options.model, SourceMark{"--model", 0, 0}));
@@ -266,7 +275,10 @@ void calibrate(const CalibrateOptions& options) {
   RuntimeSection runtime;
   runtime.threads = options.threads;
   const int threads = threads_per_replica(runtime, 1);
-  const std::string name = "cpu-" + std::to_string(threads) + "t-" + slug(model.name);
+  const std::string device = options.backend == "cpu"
+                                 ? "cpu-" + std::to_string(threads) + "t"
+                                 : slug(facts_of(options.backend, threads).name);
+  const std::string name = device + "-" + slug(model.name);
   const std::filesystem::path out =
       options.out.empty() ? "results/calibration/" + name + ".yaml" : options.out;
   if (out.extension() != ".yaml") throw SpecError("--out " + out.string() + " must end in .yaml");

@@ -35,7 +35,11 @@ class EngineCalibration final : public CalibrationTarget {
  public:
   EngineCalibration(const std::string& backend, const ModelConfig& model,
                     const std::vector<std::string>& targets, int threads, bool quick)
-      : model_(model), targets_(targets), threads_(threads), executor_(open(backend, quick)) {
+      : backend_(backend),
+        model_(model),
+        targets_(targets),
+        threads_(threads),
+        executor_(open(quick)) {
     executor_->enter_thread();
     executor_->measure_parts(true);
     executor_->reserve_merge(linear_layers(targets));
@@ -127,13 +131,13 @@ class EngineCalibration final : public CalibrationTarget {
   }
 
   SchedulerSample schedule(const PlannedSchedule& schedule) override {
-    return probe_scheduler(schedule, threads_);
+    return probe_scheduler(backend_, schedule, threads_);
   }
 
  private:
-  std::unique_ptr<Executor> open(const std::string& backend, bool quick) {
+  std::unique_ptr<Executor> open(bool quick) {
     DevicePlan plan;
-    plan.type = element_type(backend, RuntimeSection{}, model_);
+    plan.type = element_type(backend_, RuntimeSection{}, model_);
     plan.limits.block_tokens = kBlockTokens;
     plan.limits.kv_blocks =
         (16 * (kMostContext + kBlockTokens) + kMostSequences * 32 * kBlockTokens) / kBlockTokens;
@@ -152,7 +156,7 @@ class EngineCalibration final : public CalibrationTarget {
       tokens_.push_back(
           static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(model_.vocab))));
     }
-    return make_executor(backend, model_, *weights_, plan, threads_, true);
+    return make_executor(backend_, model_, *weights_, plan, threads_, true);
   }
 
   // All adapters that the steps use stay on the device, besides one that is loaded.
@@ -196,6 +200,7 @@ class EngineCalibration final : public CalibrationTarget {
     return entry.get();
   }
 
+  std::string backend_;
   ModelConfig model_;
   std::vector<std::string> targets_;
   int threads_;

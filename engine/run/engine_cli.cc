@@ -34,8 +34,8 @@ CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate) {
   CalibrateOptions& options = *calibrate;
   CLI::App* command = app->add_subcommand(
       "calibrate", "measure a real engine and write a hardware profile for the twin");
-  command->add_option("--backend", options.backend, "cpu")
-      ->check(CLI::IsMember({"cpu"}))
+  command->add_option("--backend", options.backend, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_option("--model", options.model, "a name in base/model/")->required();
   command->add_option("--out", options.out,

@@ -33,6 +33,7 @@ class HostAdapters final : public AdapterSource {
     }
   }
   std::shared_ptr<const LoraWeights> load(AdapterId id) override { return adapters_[index(id)]; }
+  std::span<const std::shared_ptr<const LoraWeights>> kept() const override { return adapters_; }
 
  private:
   std::vector<std::shared_ptr<const LoraWeights>> adapters_;
@@ -54,6 +55,7 @@ class RegisteredAdapters final : public AdapterSource {
     const std::lock_guard lock(mutex_);
     return registry_.load(names_[index(id)], model_);
   }
+  std::span<const std::shared_ptr<const LoraWeights>> kept() const override { return host_; }
 
  private:
   std::mutex mutex_;

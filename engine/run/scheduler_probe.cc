@@ -1,8 +1,6 @@
 #include "engine/run/scheduler_probe.h"
 
 #include "engine/backend/cost_model.h"
-#include "engine/backend/cpu/cpu_backend.h"
-#include "engine/backend/cpu/thread_team.h"
 #include "engine/backend/fitted_cost.h"
 #include "engine/core/check.h"
 #include "engine/run/real_run.h"
@@ -112,7 +110,8 @@ ClusterSettings settings_of(const PlannedSchedule& schedule, const ModelConfig& 
 
 }  // namespace
 
-SchedulerSample probe_scheduler(const PlannedSchedule& schedule, int threads) {
+SchedulerSample probe_scheduler(const std::string& backend, const PlannedSchedule& schedule,
+                                int threads) {
   const ModelConfig model = smallest_model();
   const auto weights = random_weights(model, 0);
   const Workload workload = workload_of(schedule, model);
@@ -121,14 +120,19 @@ SchedulerSample probe_scheduler(const PlannedSchedule& schedule, int threads) {
   nothing.token_knots = nothing.dense_us = nothing.sample_knots = nothing.logits_us = {1};
   const FittedCostModel cost(nothing);
   RealTimeline timeline;
-  CpuBackendOptions options;
-  options.threads = threads;
-  const std::vector<int> cores = usable_cores();
-  if (static_cast<std::size_t>(threads) <= cores.size()) options.cores = cores;
-  options.isa = kernels::best_isa();
+  const auto make = [&](ReplicaId, const ReplicaLayout& layout) {
+    DevicePlan plan;
+    plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
+                   layout.max_batch_tokens};
+    plan.targets = linear_layers(kTargets);
+    plan.adapters = static_cast<int>(layout.adapters);
+    plan.widest_rank = kRank;
+    return make_executor(backend, model, *weights, plan, threads, true);
+  };
+  RealBackendOptions options;
   options.widest_rank = kRank;
-  const auto engine = make_cpu_backend(&timeline, &cost, model, *weights, workload, &adapters,
-                                       random_prompts(0, model.vocab), options);
+  const auto engine = make_real_backend(&timeline, &cost, workload, &adapters,
+                                        random_prompts(0, model.vocab), make, options);
   Observer observer(engine.get());
   RunRecord record;
   record.options.measure_scheduling = true;

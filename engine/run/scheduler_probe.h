@@ -3,11 +3,15 @@
 #ifndef SERVELAB_RUN_SCHEDULER_PROBE_H_
 #define SERVELAB_RUN_SCHEDULER_PROBE_H_
 
+#include <string>
+
 #include "engine/run/calibrate.h"
 
 namespace servelab {
 
-SchedulerSample probe_scheduler(const PlannedSchedule& schedule, int threads);
+// On an engine whose steps take next to no time. `threads` of the CPU engine.
+SchedulerSample probe_scheduler(const std::string& backend, const PlannedSchedule& schedule,
+                                int threads);
 
 }  // namespace servelab
 

@@ -39,13 +39,13 @@ struct LoraBatch {
   DType type = DType::kBf16;    // of x, A, B: kBf16 or kF16
   DType y_type = DType::kBf16;  // of y: `type` or kF32
   int rows = 0;
-  int width = 0;                           // the batch's largest pair.width
-  const std::int32_t* slots = nullptr;     // [rows]: the adapter slot of each row, -1: base model
-  int segments = 0;                        // kSgmv
-  const std::int32_t* segment_begin = nullptr;  // [segments + 1]: rows; may be empty, ascending
-  const std::int32_t* segment_slots = nullptr;  // [segments]
-  int max_segment_rows = 0;                // host: a bound of every segment's rows
-  int distinct = 0;                        // kEinsum: adapters in the batch
+  int width = 0;                        // the batch's largest pair.width
+  const std::int32_t* slots = nullptr;  // [rows]: the adapter slot of each row, -1: base model
+  int segments = 0;                     // kSgmv
+  const std::int32_t* segment_begin = nullptr;   // [segments + 1]: rows; may be empty, ascending
+  const std::int32_t* segment_slots = nullptr;   // [segments]
+  int max_segment_rows = 0;                      // host: a bound of every segment's rows
+  int distinct = 0;                              // kEinsum: adapters in the batch
   const std::int32_t* distinct_slots = nullptr;  // [distinct]
 };
 

@@ -29,6 +29,15 @@ struct DevicePlan {
   bool graphs = true;                // decode steps as recorded graphs
 };
 
+// What a device is, for the profile that a calibration writes.
+struct DeviceFacts {
+  std::string name;
+  std::string generation;  // as in a hardware profile
+  Bytes memory = 0;
+  int multiprocessors = 0;
+  Bytes l2 = 0;
+};
+
 class Accelerator {
  public:
   static constexpr const char* kRegistryName = "accelerator";
@@ -36,6 +45,8 @@ class Accelerator {
 
   // How many devices there are. SpecError with the reason when there is none.
   virtual int devices() const = 0;
+
+  virtual DeviceFacts facts(int device) const = 0;
 
   // Throws SpecError when the device cannot hold the plan or compute the model. `weights` may be
   // dropped afterwards.

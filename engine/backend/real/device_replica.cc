@@ -23,6 +23,11 @@ DeviceReplica::DeviceReplica(ReplicaId id, RealTimeline* timeline, AdapterSource
       executor_(std::move(executor)),
       settings_(settings),
       resident_(count) {
+  if (!settings_.whole_models) {
+    for (const auto& weights : source_->kept()) {
+      executor_->hold_on_host(weights, settings_.adapter_width);
+    }
+  }
   device_ = std::thread([this] { lead(); });
   loader_ = std::thread([this] { serve_loads(); });
 }

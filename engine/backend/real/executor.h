@@ -84,6 +84,10 @@ class Executor {
   // must live until DeviceAdapter::wait() has returned.
   virtual std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) = 0;
 
+  // Keeps an adapter ready in host memory, so that packing it later is nothing but a copy. Before
+  // the run.
+  virtual void hold_on_host(std::shared_ptr<const LoraWeights> /*weights*/, int /*width*/) {}
+
   // A private copy of every layer with the adapter folded in: a whole model (vllm-uniform).
   // Embedding and LM head, which no adapter changes, stay shared. Any thread.
   virtual std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) = 0;

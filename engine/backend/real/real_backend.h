@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/backend/real/executor.h"
@@ -20,6 +21,8 @@ class AdapterSource {
  public:
   virtual ~AdapterSource() = default;
   virtual std::shared_ptr<const LoraWeights> load(AdapterId id) = 0;
+  // Those that stay in host memory for the whole run: load() gives these very objects.
+  virtual std::span<const std::shared_ptr<const LoraWeights>> kept() const { return {}; }
 };
 
 // A request's prompt: `tokens` ids below the model's vocabulary.

@@ -1,0 +1,49 @@
+// The CUDA engine, where it is built in.
+#include "engine/backend/real/accelerator.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "engine/backend/cuda/cuda_executor.h"
+
+namespace servelab::cuda {
+namespace {
+
+class CudaAccelerator final : public Accelerator {
+ public:
+  int devices() const override {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+      throw SpecError("backend 'cuda': this machine has no CUDA device (cudaGetDeviceCount: " +
+                      std::string(error == cudaSuccess ? "0 devices" : cudaGetErrorString(error)) +
+                      "); use backend: twin or backend: cpu");
+    }
+    return count;
+  }
+
+  DeviceFacts facts(int device) const override {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, device), "asking for the device's properties");
+    DeviceFacts facts;
+    facts.name = properties.name;
+    facts.generation = properties.major >= 9 ? "hopper" : "ampere";
+    facts.memory = static_cast<Bytes>(properties.totalGlobalMem);
+    facts.multiprocessors = properties.multiProcessorCount;
+    facts.l2 = properties.l2CacheSize;
+    return facts;
+  }
+
+  std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
+                                 const DevicePlan& plan) const override {
+    devices();
+    return std::make_unique<CudaExecutor>(model, weights, plan);
+  }
+};
+
+[[maybe_unused]] const bool registered = Registry<Accelerator>::instance().add(
+    "cuda", [] { return std::make_unique<CudaAccelerator>(); });
+
+}  // namespace
+}  // namespace servelab::cuda

@@ -1,0 +1,343 @@
+// Setting up, adapters, merges and swaps; the steps are in forward.cc.
+#include "engine/backend/cuda/cuda_executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "engine/core/check.h"
+#include "kernels/cuda/lora.h"
+
+namespace servelab::cuda {
+namespace {
+
+using kernels::DType;
+using kernels::LoraKind;
+
+constexpr std::size_t kDenseWorkspace = std::size_t{32} << 20;
+constexpr int kLoraGrain = 64;
+constexpr const char* kBatchTokens = "engine.max_batch_tokens";
+constexpr const char* kBatch = "engine.max_batch";
+
+std::size_t product(int a, int b, std::size_t bytes) {
+  return static_cast<std::size_t>(a) * static_cast<std::size_t>(b) * bytes;
+}
+
+std::size_t matrix_bytes(FusedShape shape, DType type) {
+  return product(shape.n, shape.k, kernels::bytes_of(type));
+}
+
+int set_device(int device) {
+  check(cudaSetDevice(device), "choosing the device");
+  int multiprocessors = 0;
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+        "asking for the device's properties");
+  return multiprocessors;
+}
+
+}  // namespace
+
+CudaExecutor::CudaExecutor(const ModelConfig& model, const ModelWeights& weights,
+                           const DevicePlan& plan)
+    : model_(model),
+      plan_(plan),
+      shapes_(model),
+      multiprocessors_(set_device(plan.device)),
+      kv_(model, plan),
+      merged_(static_cast<std::size_t>(model.layers)),
+      use_merged_(static_cast<std::size_t>(model.layers)) {
+  check_shapes();
+  MemoryPlan memory;
+  make_plan(&memory);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for free device memory");
+  memory.check(free);
+  arena_ = std::make_unique<Arena>(memory.total());
+  allocate();
+  weights_ = std::make_unique<DeviceWeights>(model_, weights, plan_.type, arena_.get(), &pinned_,
+                                             stream_.get());
+  dense_ = kernels::cuda::make_dense(dense_workspace_, kDenseWorkspace);
+  if (dense_ == nullptr) throw SpecError("the CUDA engine: cuBLASLt could not be started");
+}
+
+CudaExecutor::~CudaExecutor() {
+  cudaSetDevice(plan_.device);
+  cudaStreamSynchronize(stream_.get());
+}
+
+void CudaExecutor::check_shapes() const {
+  SL_CHECK(plan_.type == DType::kBf16 || plan_.type == DType::kF16,
+           "the CUDA engine computes in bf16 or f16");
+  if (model_.head_dim != 64 && model_.head_dim != 128) {
+    throw SpecError("the CUDA engine needs a head_dim of 64 or 128; " + model_.name + " has " +
+                    std::to_string(model_.head_dim));
+  }
+  if (model_.heads % model_.kv_heads != 0) {
+    throw SpecError("the CUDA engine needs heads to be a multiple of kv_heads");
+  }
+  for (const int size : {model_.hidden, model_.ffn}) {
+    if (size % kLoraGrain == 0) continue;
+    throw SpecError("the CUDA engine needs 'hidden' and 'ffn' to be multiples of " +
+                    std::to_string(kLoraGrain) + "; " + model_.name + " has " +
+                    std::to_string(size));
+  }
+}
+
+// --- memory ---
+
+std::size_t CudaExecutor::layers_bytes() const {
+  std::size_t bytes = 0;
+  for (const Fused which : kAllFused) {
+    bytes += Arena::rounded(matrix_bytes(shapes_.fused(which), plan_.type));
+  }
+  return bytes * static_cast<std::size_t>(model_.layers);
+}
+
+void CudaExecutor::make_plan(MemoryPlan* plan) {
+  DeviceWeights::plan(model_, plan_.type, plan);
+  AdapterStore::plan(model_, plan_, plan);
+  kv_.plan(plan);
+  if (plan_.whole_models) {
+    plan->add("whole models", layers_bytes() * static_cast<std::size_t>(plan_.adapters),
+              "engine.adapter_slots");
+  }
+  std::array<bool, kFusedMatrices> touched = {};
+  for (const LinearLayer which : plan_.targets) {
+    touched[static_cast<std::size_t>(matrix_of(which))] = plan_.merges;
+  }
+  for (const Fused which : kAllFused) {
+    if (!touched[static_cast<std::size_t>(which)]) continue;
+    plan->add("merged layers",
+              Arena::rounded(matrix_bytes(shapes_.fused(which), plan_.type)) *
+                  static_cast<std::size_t>(model_.layers),
+              "lora.targets");
+  }
+  const int rows = StepInput::most_rows(plan_.limits);
+  const int samples = StepInput::most_sequences(plan_.limits);
+  const std::size_t element = kernels::bytes_of(plan_.type);
+  const auto add = [plan](int count, int width, std::size_t bytes, const char* setting) {
+    plan->add("activations", Arena::rounded(product(count, width, bytes)), setting);
+  };
+  add(rows, shapes_.hidden, sizeof(float), kBatchTokens);
+  add(rows, shapes_.hidden, element, kBatchTokens);
+  add(rows, std::max(shapes_.qkv, 2 * shapes_.ffn), element, kBatchTokens);
+  add(rows, std::max(shapes_.q, shapes_.ffn), element, kBatchTokens);
+  add(samples, shapes_.hidden, sizeof(float), kBatchTokens);
+  add(samples, shapes_.hidden, element, kBatchTokens);
+  add(samples, 1, sizeof(std::int32_t), kBatchTokens);
+  plan->add("logits", Arena::rounded(product(samples, shapes_.vocab, sizeof(float))), kBatch);
+  plan->add("step input", Arena::rounded(StepInput::bytes(model_, plan_.limits)), kBatch);
+  plan_workspaces(plan);
+}
+
+void CudaExecutor::plan_workspaces(MemoryPlan* plan) {
+  const int rows = StepInput::most_rows(plan_.limits);
+  const int sequences = StepInput::most_sequences(plan_.limits);
+  const int positions = StepInput::most_positions(model_, plan_.limits);
+  for (int s = 1; s <= sequences; ++s) {
+    for (int length = 1; length < 2 * positions; length *= 2) {
+      const int splits = kernels::cuda::decode_splits(
+          s, shapes_.kv_heads, std::min(length, positions), multiprocessors_);
+      workspace_bytes_.attention =
+          std::max(workspace_bytes_.attention,
+                   kernels::cuda::decode_workspace(s, shapes_.heads, shapes_.head_dim, splits));
+    }
+  }
+  if (plan_.adapters > 0) {
+    kernels::cuda::LoraBatch batch;
+    batch.type = batch.y_type = plan_.type;
+    batch.rows = batch.max_segment_rows = rows;
+    batch.width = padded_rank(std::max(1, plan_.widest_rank));
+    batch.segments = sequences;
+    batch.distinct = std::min(sequences, plan_.adapters);
+    for (const LoraKind kind :
+         {LoraKind::kSgmv, LoraKind::kBgmv, LoraKind::kMbgmv, LoraKind::kEinsum}) {
+      workspace_bytes_.lora =
+          std::max(workspace_bytes_.lora,
+                   kernels::cuda::lora_workspace(kind, batch, kernels::cuda::kMaxLoraTargets));
+    }
+  }
+  for (const std::size_t bytes :
+       {kDenseWorkspace, workspace_bytes_.lora, workspace_bytes_.attention}) {
+    plan->add("workspaces", Arena::rounded(bytes), kBatchTokens);
+  }
+}
+
+void CudaExecutor::allocate() {
+  const int rows = StepInput::most_rows(plan_.limits);
+  const int samples = StepInput::most_sequences(plan_.limits);
+  const std::size_t element = kernels::bytes_of(plan_.type);
+  const auto floats = [this](int count, int width) {
+    return reinterpret_cast<float*>(arena_->take(product(count, width, sizeof(float))));
+  };
+  const auto elements = [&](int count, int width) {
+    return arena_->take(product(count, width, element));
+  };
+  act_.x = floats(rows, shapes_.hidden);
+  act_.h = elements(rows, shapes_.hidden);
+  act_.y = elements(rows, std::max(shapes_.qkv, 2 * shapes_.ffn));
+  act_.a = elements(rows, std::max(shapes_.q, shapes_.ffn));
+  act_.sampled_x = floats(samples, shapes_.hidden);
+  act_.sampled_h = elements(samples, shapes_.hidden);
+  act_.logits = floats(samples, shapes_.vocab);
+  act_.tokens = arena_->take_array<std::int32_t>(static_cast<std::size_t>(samples));
+  host_tokens_ = pinned_.take(static_cast<std::size_t>(samples) * sizeof(std::int32_t));
+  const std::size_t input = StepInput::bytes(model_, plan_.limits);
+  host_input_ = pinned_.take(input);
+  input_ = std::make_unique<StepInput>(model_, plan_.limits, plan_.type, host_input_.get(),
+                                       arena_->take(input));
+  dense_workspace_ = arena_->take(kDenseWorkspace);
+  lora_workspace_ = arena_->take(workspace_bytes_.lora);
+  attention_workspace_ = arena_->take(workspace_bytes_.attention);
+  kv_.allocate(arena_.get(), &pinned_);
+  adapters_ = std::make_shared<AdapterStore>(model_, plan_, arena_.get(), &pinned_);
+  take_merge_memory();
+  whole_memory_ = std::make_shared<WholeMemory>();
+  for (int i = 0; plan_.whole_models && i < plan_.adapters; ++i) {
+    whole_memory_->free.push_back(arena_->take(layers_bytes()));
+  }
+}
+
+void CudaExecutor::take_merge_memory() {
+  if (!plan_.merges) return;
+  for (const LinearLayer target : plan_.targets) {
+    const Fused which = matrix_of(target);
+    for (Matrices& layer : merged_) {
+      void*& matrix = layer[static_cast<std::size_t>(which)];
+      if (matrix == nullptr) matrix = arena_->take(matrix_bytes(shapes_.fused(which), plan_.type));
+    }
+  }
+}
+
+// --- what can be asked ---
+
+const char* CudaExecutor::unsupported(const StepPlan& plan) const {
+  if (plan.device_share != 1.0) {
+    return "the CUDA engine gives a step the whole device: shares of its multiprocessors are not "
+           "built yet";
+  }
+  if (plan.model != ModelId{}) return "the CUDA engine runs one model per replica";
+  for (const Slice& slice : plan.slices) {
+    if (slice.lora == LoraSite::kDevice) continue;
+    return "the CUDA engine computes LoRA on the device only: LoRA on the host is not built yet";
+  }
+  return nullptr;
+}
+
+void CudaExecutor::enter_thread() const {
+  check(cudaSetDevice(plan_.device), "choosing the device");
+}
+
+Bytes CudaExecutor::kv_bytes_per_token() const {
+  return 2LL * model_.layers * model_.kv_heads * model_.head_dim *
+         static_cast<Bytes>(kernels::bytes_of(plan_.type));
+}
+
+// --- adapters and merging ---
+
+std::unique_ptr<DeviceAdapter> CudaExecutor::pack_adapter(const LoraWeights& weights, int width) {
+  return adapters_->load(weights, width);
+}
+
+void CudaExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) {
+  enter_thread();
+  adapters_->hold_on_host(std::move(weights), width);
+}
+
+// One matrix of a layer with the adapter folded in; rows of layers that it leaves alone are the
+// base's.
+void CudaExecutor::fold(const CudaAdapter& adapter, int layer, Fused which, void* out,
+                        cudaStream_t stream) {
+  const std::size_t element = kernels::bytes_of(plan_.type);
+  const int k = shapes_.fused(which).k;
+  const auto i = static_cast<std::size_t>(which);
+  const auto* const base =
+      static_cast<const std::byte*>(weights_->layers[static_cast<std::size_t>(layer)].base[i]);
+  for (const LinearLayer target : members(which)) {
+    const FusedPlace at = place_of(shapes_, target);
+    const std::size_t offset = product(at.begin, k, element);
+    std::byte* const to = static_cast<std::byte*>(out) + offset;
+    if (const auto* const pair = adapter.find(layer, target)) {
+      check(kernels::cuda::lora_merge(plan_.type, *pair, at.rows, k, base + offset, to, stream),
+            "merging an adapter");
+    } else {
+      check(cudaMemcpyAsync(to, base + offset, product(at.rows, k, element),
+                            cudaMemcpyDeviceToDevice, stream),
+            "copying base weights");
+    }
+  }
+}
+
+void CudaExecutor::merge(const DeviceAdapter& device_adapter) {
+  const auto& adapter = static_cast<const CudaAdapter&>(device_adapter);
+  unmerge();
+  adapter.hold(stream_.get(), model_.layers);
+  for (int l = 0; l < model_.layers; ++l) {
+    for (const Fused which : kAllFused) {
+      const auto touched = [&](LinearLayer target) { return adapter.find(l, target) != nullptr; };
+      const auto all = members(which);
+      if (std::none_of(all.begin(), all.end(), touched)) continue;
+      const auto i = static_cast<std::size_t>(which);
+      void* const out = merged_[static_cast<std::size_t>(l)][i];
+      SL_CHECK(out != nullptr, "an adapter that is merged changes planned layers");
+      fold(adapter, l, which, out, stream_.get());
+      use_merged_[static_cast<std::size_t>(l)][i] = true;
+    }
+  }
+  merged_set_ = merged_sets_.emplace(use_merged_, merged_sets_.size() + 1).first->second;
+  stream_.synchronize();
+}
+
+void CudaExecutor::unmerge() {
+  for (auto& layer : use_merged_) layer.fill(false);
+  merged_set_ = 0;
+}
+
+void CudaExecutor::reserve_merge(std::span<const LinearLayer> targets) {
+  for (const LinearLayer target : targets) {
+    SL_CHECK(merged_.front()[static_cast<std::size_t>(matrix_of(target))] != nullptr,
+             "layers that are merged are planned for");
+  }
+}
+
+std::shared_ptr<std::byte> CudaExecutor::take_whole_memory() {
+  const std::lock_guard lock(whole_memory_->mutex);
+  SL_CHECK(!whole_memory_->free.empty(), "there is a place for every whole model");
+  std::byte* const data = whole_memory_->free.back();
+  whole_memory_->free.pop_back();
+  return {data, [memory = whole_memory_](std::byte* given) {
+            const std::lock_guard give(memory->mutex);
+            memory->free.push_back(given);
+          }};
+}
+
+// Folded on the device from the base weights: the copy of a whole model over the host's link, which
+// a system without shared weights pays, is not part of this load.
+std::unique_ptr<DeviceAdapter> CudaExecutor::pack_whole_model(const LoraWeights& weights) {
+  std::shared_ptr<std::byte> memory = take_whole_memory();
+  std::unique_ptr<CudaAdapter> adapter = adapters_->load(weights, 0);
+  std::vector<Matrices> whole;
+  std::byte* next = memory.get();
+  for (int l = 0; l < model_.layers; ++l) {
+    Matrices& matrices = whole.emplace_back();
+    for (const Fused which : kAllFused) {
+      matrices[static_cast<std::size_t>(which)] = next;
+      fold(*adapter, l, which, next, adapters_->stream());
+      next += Arena::rounded(matrix_bytes(shapes_.fused(which), plan_.type));
+    }
+  }
+  adapter->become_whole(std::move(whole), std::move(memory), adapters_->stream());
+  return adapter;
+}
+
+// --- swapping ---
+
+void CudaExecutor::copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) {
+  kv_.copy_out(blocks, tokens, host);
+}
+void CudaExecutor::copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) {
+  kv_.copy_in(blocks, tokens, host);
+}
+
+}  // namespace servelab::cuda

@@ -1,0 +1,143 @@
+// The CUDA engine's device: one arena of memory planned at the start, and the forward pass over a
+// mixed batch as a row of kernels on one stream. Steps of decodes run as recorded graphs. Adapters
+// and swapped contexts come and go on streams of their own; a step waits for them layer by layer.
+#ifndef SERVELAB_BACKEND_CUDA_CUDA_EXECUTOR_H_
+#define SERVELAB_BACKEND_CUDA_CUDA_EXECUTOR_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "engine/backend/cuda/adapter_store.h"
+#include "engine/backend/cuda/device_weights.h"
+#include "engine/backend/cuda/kv_store.h"
+#include "engine/backend/cuda/step_graphs.h"
+#include "engine/backend/cuda/step_input.h"
+#include "engine/backend/cuda/step_timer.h"
+#include "kernels/cuda/dense.h"
+
+namespace servelab::cuda {
+
+class CudaExecutor final : public Executor {
+ public:
+  // Throws SpecError when the model's shapes are not those of the kernels, or memory is short.
+  CudaExecutor(const ModelConfig& model, const ModelWeights& weights, const DevicePlan& plan);
+  ~CudaExecutor() override;
+
+  const ModelConfig& model() const override { return model_; }
+  const ExecutorLimits& limits() const override { return plan_.limits; }
+  const char* unsupported(const StepPlan& plan) const override;
+  void enter_thread() const override;
+
+  std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
+  std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
+  void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
+
+  StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+                const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
+  std::span<const float> logits() override;
+  void measure_parts(bool on) override { measure_ = on; }
+
+  void merge(const DeviceAdapter& adapter) override;
+  void unmerge() override;
+  void reserve_merge(std::span<const LinearLayer> targets) override;
+
+  Bytes kv_bytes_per_token() const override;
+  std::size_t context_bytes(int tokens) const override { return kv_.context_bytes(tokens); }
+  HostMemory host_memory(std::size_t bytes) override { return pinned_.take(bytes); }
+  void copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) override;
+  void copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) override;
+  void finish_copies() override { kv_.finish(); }
+
+  // What the last run() was: tests ask whether a graph ran.
+  bool ran_graph() const { return ran_graph_; }
+
+ private:
+  // Memory between kernels.
+  struct Activations {
+    float* x = nullptr;          // [rows, hidden]: the residual stream
+    void* h = nullptr;           // [rows, hidden]: normalised
+    void* y = nullptr;           // [rows, widest fused output]
+    void* a = nullptr;           // [rows, max(q, ffn)]: attention's output, the gated product
+    float* sampled_x = nullptr;  // [samples, hidden]
+    void* sampled_h = nullptr;   // [samples, hidden]
+    float* logits = nullptr;     // [samples, vocab]
+    std::int32_t* tokens = nullptr;
+  };
+  struct Workspaces {
+    std::size_t lora = 0, attention = 0;
+  };
+  // Places for whole models; handles to it outlive the executor's interest.
+  struct WholeMemory {
+    std::mutex mutex;
+    std::vector<std::byte*> free;
+  };
+
+  void check_shapes() const;
+  void make_plan(MemoryPlan* plan);
+  std::size_t layers_bytes() const;  // of one copy of all layers' matrices
+  void plan_workspaces(MemoryPlan* plan);
+  void allocate();
+  void fold(const CudaAdapter& adapter, int layer, Fused which, void* out, cudaStream_t stream);
+  void take_merge_memory();
+  std::shared_ptr<std::byte> take_whole_memory();
+
+  void forward(const StepShape& shape, const SamplingOptions& sampling, StepTimer* timer);
+  void wait_for_layer(int layer);
+  void wait_for_all();
+  void attention_block(int layer, const StepShape& shape, StepTimer* timer);
+  void attention(int layer, const StepShape& shape);
+  void ffn_block(int layer, const StepShape& shape, StepTimer* timer);
+  void head(const StepShape& shape, const SamplingOptions& sampling);
+  void multiply(int layer, Fused which, const void* x, const StepShape& shape,
+                kernels::DType y_type, void* y, bool add);
+  void lora(int layer, Fused which, const void* x, const StepShape& shape, kernels::DType y_type,
+            void* y);
+  void launch(const StepShape& shape, const SamplingOptions& sampling, bool bucketed);
+  const void* matrix(int layer, Fused which) const;
+  bool adapters_arrived() const;
+  StepGraphs::Key graph_key(const StepShape& shape, const SamplingOptions& sampling) const;
+  void measure_again(const StepShape& shape, const SamplingOptions& sampling, StepParts* parts);
+
+  const ModelConfig model_;
+  const DevicePlan plan_;
+  const Shapes shapes_;
+  int multiprocessors_ = 0;
+
+  PinnedPool pinned_;
+  Stream stream_;
+  Workspaces workspace_bytes_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<DeviceWeights> weights_;
+  std::shared_ptr<AdapterStore> adapters_;
+  KvStore kv_;
+  Activations act_;
+  void* dense_workspace_ = nullptr;
+  void* lora_workspace_ = nullptr;
+  void* attention_workspace_ = nullptr;
+  std::unique_ptr<kernels::cuda::Dense> dense_;
+
+  std::vector<Matrices> merged_;                              // by layer; null: not reserved
+  std::vector<std::array<bool, kFusedMatrices>> use_merged_;  // by layer
+  std::map<std::vector<std::array<bool, kFusedMatrices>>, std::uint64_t> merged_sets_;
+  std::uint64_t merged_set_ = 0;  // names the set in use_merged_; 0: none
+
+  std::shared_ptr<WholeMemory> whole_memory_;
+  const std::vector<Matrices>* whole_ = nullptr;  // the model of this step, when it is one alone
+
+  HostMemory host_input_;
+  std::unique_ptr<StepInput> input_;
+  HostMemory host_tokens_;
+  StepGraphs graphs_;
+  StepTimer timer_;
+  bool measure_ = false;
+  bool ran_graph_ = false;
+  int sampled_ = 0;  // of the latest run, without padding
+  std::vector<float> logits_;
+};
+
+}  // namespace servelab::cuda
+
+#endif  // SERVELAB_BACKEND_CUDA_CUDA_EXECUTOR_H_

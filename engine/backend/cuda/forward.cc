@@ -1,0 +1,317 @@
+// The forward pass of a Llama-family decoder over a mixed batch, as a row of kernels on one stream.
+#include <algorithm>
+#include <bit>
+
+#include "engine/backend/cuda/cuda_executor.h"
+#include "engine/core/check.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/lora.h"
+#include "kernels/cuda/sampling.h"
+
+namespace servelab::cuda {
+namespace {
+
+using kernels::DType;
+using kernels::cuda::AttentionBatch;
+using kernels::cuda::LoraTarget;
+using Part = StepTimer::Part;
+
+std::byte* row_of(void* data, int row, int width, DType type) {
+  return static_cast<std::byte*>(data) +
+         static_cast<std::size_t>(row) * static_cast<std::size_t>(width) * kernels::bytes_of(type);
+}
+
+const CudaAdapter* device_adapter(const SequenceSlice& slice) {
+  return static_cast<const CudaAdapter*>(slice.adapter);
+}
+
+const std::vector<Matrices>* whole_of(const SequenceSlice& slice) {
+  const CudaAdapter* const adapter = device_adapter(slice);
+  return adapter != nullptr && !adapter->whole().empty() ? &adapter->whole() : nullptr;
+}
+
+}  // namespace
+
+StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+                            const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
+  SL_CHECK(!slices.empty() && slices.size() <= static_cast<std::size_t>(plan_.limits.max_batch),
+           "a step keeps max_batch");
+  whole_ = whole_of(slices.front());
+  for (const SequenceSlice& slice : slices) {
+    SL_CHECK(whole_of(slice) == whole_, "a step runs one whole model");
+  }
+  SL_CHECK(whole_ == nullptr || exec == Exec::kMerged, "a whole model has nothing beside it");
+  const bool bucketed = StepInput::only_decodes(slices);
+  sampled_ = static_cast<int>(std::count_if(slices.begin(), slices.end(),
+                                            [](const SequenceSlice& s) { return s.samples; }));
+  const StepShape& shape =
+      input_->lay_out(slices, kernel, exec == Exec::kUnmerged, sampling, bucketed);
+  SL_CHECK(shape.rows <= StepInput::most_rows(plan_.limits), "a step keeps max_batch_tokens");
+  if (whole_ != nullptr) device_adapter(slices.front())->hold(stream_.get(), model_.layers);
+
+  timer_.begin(stream_.get(), measure_);
+  check(cudaMemcpyAsync(input_->device(), host_input_.get(), input_->used_bytes(),
+                        cudaMemcpyHostToDevice, stream_.get()),
+        "copying a step's input");
+  launch(shape, sampling, bucketed);
+  timer_.end();
+  stream_.synchronize();
+  kv_.settled();
+  StepParts parts = timer_.read();
+  if (measure_ && bucketed && plan_.graphs) measure_again(shape, sampling, &parts);
+  const auto* const tokens = reinterpret_cast<const std::int32_t*>(host_tokens_.get());
+  sampled->assign(tokens, tokens + sampled_);
+  return parts;
+}
+
+// As a graph where the step is one of decodes and nothing is on its way to it.
+void CudaExecutor::launch(const StepShape& shape, const SamplingOptions& sampling, bool bucketed) {
+  ran_graph_ = false;
+  if (!bucketed || !plan_.graphs || measure_ || !adapters_arrived()) {
+    return forward(shape, sampling, &timer_);
+  }
+  const StepGraphs::Key key = graph_key(shape, sampling);
+  if (!graphs_.seen(key)) return forward(shape, sampling, &timer_);
+  if (!graphs_.has(key)) {
+    graphs_.record(key, stream_.get(), [&] { forward(shape, sampling, nullptr); });
+  }
+  wait_for_all();
+  graphs_.launch(key, stream_.get());
+  ran_graph_ = true;
+}
+
+// The same step as a graph, which is how it is served, gives its total: its parts were measured
+// with events between the kernels. Nothing changes by running it again.
+void CudaExecutor::measure_again(const StepShape& shape, const SamplingOptions& sampling,
+                                 StepParts* parts) {
+  if (!adapters_arrived()) return;
+  measure_ = false;
+  for (int i = 0; i < 2; ++i) {
+    launch(shape, sampling, true);
+    if (ran_graph_) break;
+  }
+  timer_.begin(stream_.get(), false);
+  launch(shape, sampling, true);
+  timer_.end();
+  stream_.synchronize();
+  measure_ = true;
+  parts->total = timer_.read().total;
+  parts->dense = std::max<TimeNs>(0, parts->total - parts->attention - parts->lora);
+}
+
+StepGraphs::Key CudaExecutor::graph_key(const StepShape& shape,
+                                        const SamplingOptions& sampling) const {
+  const LoraPart& lora = shape.lora[0];
+  const bool random = sampling.temperature > 0;
+  return {static_cast<std::uint64_t>(shape.decodes),
+          static_cast<std::uint64_t>(shape.decode_length),
+          static_cast<std::uint64_t>(shape.lora_parts),
+          static_cast<std::uint64_t>(lora.kind),
+          static_cast<std::uint64_t>(lora.batch.width),
+          static_cast<std::uint64_t>(lora.batch.distinct),
+          merged_set_,
+          std::bit_cast<std::uint64_t>(random ? sampling.temperature : 0.0),
+          std::bit_cast<std::uint64_t>(random ? sampling.top_p : 0.0),
+          whole_ == nullptr ? 0 : std::bit_cast<std::uintptr_t>(whole_->front()[0])};
+}
+
+bool CudaExecutor::adapters_arrived() const {
+  const auto& all = input_->adapters();
+  return std::all_of(all.begin(), all.end(), [](const CudaAdapter* a) { return a->arrived(); });
+}
+
+void CudaExecutor::wait_for_all() {
+  for (int layer = 0; layer < model_.layers; ++layer) wait_for_layer(layer);
+}
+
+// What other streams bring to this layer.
+void CudaExecutor::wait_for_layer(int layer) {
+  if (kv_.copying()) kv_.hold(stream_.get(), layer);
+  for (const CudaAdapter* adapter : input_->adapters()) {
+    if (!adapter->arrived()) adapter->hold(stream_.get(), layer);
+  }
+}
+
+const void* CudaExecutor::matrix(int layer, Fused which) const {
+  const auto l = static_cast<std::size_t>(layer);
+  const auto i = static_cast<std::size_t>(which);
+  if (whole_ != nullptr) return (*whole_)[l][i];
+  return use_merged_[l][i] ? merged_[l][i] : weights_->layers[l].base[i];
+}
+
+void CudaExecutor::multiply(int layer, Fused which, const void* x, const StepShape& shape,
+                            DType y_type, void* y, bool add) {
+  const auto [n, k] = shapes_.fused(which);
+  check(dense_->multiply(plan_.type, x, k, matrix(layer, which), shape.rows, n, k, y_type, y, n,
+                         add, stream_.get()),
+        "a dense layer");
+}
+
+// Beside the matrix `which`, whose output `y` has rows as wide as all of it.
+void CudaExecutor::lora(int layer, Fused which, const void* x, const StepShape& shape, DType y_type,
+                        void* y) {
+  const auto [n, k] = shapes_.fused(which);
+  for (int p = 0; p < shape.lora_parts; ++p) {
+    LoraPart part = shape.lora[p];
+    part.batch.y_type = y_type;
+    LoraTarget targets[kernels::cuda::kMaxLoraTargets];
+    int count = 0;
+    for (const LinearLayer target : members(which)) {
+      if (std::find(plan_.targets.begin(), plan_.targets.end(), target) == plan_.targets.end()) {
+        continue;
+      }
+      const FusedPlace at = place_of(shapes_, target);
+      targets[count++] = {adapters_->pairs(layer, target), k, at.rows,
+                          row_of(row_of(y, part.row, n, y_type), 1, at.begin, y_type)};
+    }
+    if (count == 0) continue;
+    SL_CHECK(kernels::cuda::lora_workspace(part.kind, part.batch, count) <= workspace_bytes_.lora,
+             "the LoRA kernels' workspace is as planned");
+    check(kernels::cuda::lora(part.kind, part.batch, targets, count,
+                              row_of(const_cast<void*>(x), part.row, k, plan_.type), k, n,
+                              lora_workspace_, stream_.get()),
+          "LoRA");
+  }
+}
+
+void CudaExecutor::attention(int layer, const StepShape& shape) {
+  const StepInput& in = *input_;
+  AttentionBatch batch;
+  batch.table_stride = shape.table_stride;
+  if (shape.decodes > 0) {
+    batch.sequences = shape.decodes;
+    batch.query_begin = in.decode_begin.device;
+    batch.contexts = in.contexts.device;
+    batch.block_tables = in.tables.device;
+    batch.max_queries = 1;
+    batch.max_length = shape.decode_length;
+    const int splits = kernels::cuda::decode_splits(shape.decodes, shapes_.kv_heads,
+                                                    shape.decode_length, multiprocessors_);
+    SL_CHECK(kernels::cuda::decode_workspace(shape.decodes, shapes_.heads, shapes_.head_dim,
+                                             splits) <= workspace_bytes_.attention,
+             "attention's workspace is as planned");
+    check(kernels::cuda::decode_attention(kv_.cache(layer), batch, shapes_.heads, act_.y,
+                                          shapes_.qkv, act_.a, shapes_.q, splits,
+                                          attention_workspace_, stream_.get()),
+          "attention of decodes");
+  }
+  if (shape.prefills == 0) return;
+  batch.sequences = shape.prefills;
+  batch.query_begin = in.prefill_begin.device;
+  batch.contexts = in.contexts.device + shape.decodes;
+  batch.block_tables =
+      in.tables.device + static_cast<std::ptrdiff_t>(shape.decodes) * shape.table_stride;
+  batch.max_queries = shape.prefill_queries;
+  batch.max_length = shape.prefill_length;
+  check(kernels::cuda::prefill_attention(
+            kv_.cache(layer), batch, shapes_.heads,
+            row_of(act_.y, shape.decodes, shapes_.qkv, plan_.type), shapes_.qkv,
+            row_of(act_.a, shape.decodes, shapes_.q, plan_.type), shapes_.q, stream_.get()),
+        "attention of prefills");
+}
+
+void CudaExecutor::attention_block(int layer, const StepShape& shape, StepTimer* timer) {
+  const LayerWeights& weights = weights_->layers[static_cast<std::size_t>(layer)];
+  const StepInput& in = *input_;
+  const auto lap = [timer](Part part) {
+    if (timer != nullptr) timer->lap(part);
+  };
+  check(kernels::cuda::rms_norm(act_.x, weights.attention_norm,
+                                static_cast<float>(model_.rms_norm_eps), shapes_.hidden, plan_.type,
+                                act_.h, shape.rows, stream_.get()),
+        "a norm");
+  multiply(layer, Fused::kQkv, act_.h, shape, plan_.type, act_.y, false);
+  lap(Part::kDense);
+  lora(layer, Fused::kQkv, act_.h, shape, plan_.type, act_.y);
+  lap(Part::kLora);
+  check(kernels::cuda::rope_and_write_kv(kv_.cache(layer), act_.y, shapes_.qkv, shapes_.heads,
+                                         weights.qkv_bias, in.positions.device, weights_->cos,
+                                         weights_->sin, in.cache_rows.device, shape.rows,
+                                         stream_.get()),
+        "rotary embedding");
+  attention(layer, shape);
+  lap(Part::kAttention);
+  multiply(layer, Fused::kO, act_.a, shape, DType::kF32, act_.x, true);
+  lap(Part::kDense);
+  lora(layer, Fused::kO, act_.a, shape, DType::kF32, act_.x);
+  lap(Part::kLora);
+}
+
+void CudaExecutor::ffn_block(int layer, const StepShape& shape, StepTimer* timer) {
+  const LayerWeights& weights = weights_->layers[static_cast<std::size_t>(layer)];
+  const auto lap = [timer](Part part) {
+    if (timer != nullptr) timer->lap(part);
+  };
+  check(kernels::cuda::rms_norm(act_.x, weights.ffn_norm, static_cast<float>(model_.rms_norm_eps),
+                                shapes_.hidden, plan_.type, act_.h, shape.rows, stream_.get()),
+        "a norm");
+  multiply(layer, Fused::kGateUp, act_.h, shape, plan_.type, act_.y, false);
+  lap(Part::kDense);
+  lora(layer, Fused::kGateUp, act_.h, shape, plan_.type, act_.y);
+  lap(Part::kLora);
+  check(kernels::cuda::swiglu(plan_.type, act_.y, shapes_.ffn, act_.a, shape.rows, stream_.get()),
+        "the gate");
+  multiply(layer, Fused::kDown, act_.a, shape, DType::kF32, act_.x, true);
+  lap(Part::kDense);
+  lora(layer, Fused::kDown, act_.a, shape, DType::kF32, act_.x);
+  lap(Part::kLora);
+}
+
+// The final norm of the rows that sample, packed together, the LM head and the choice.
+void CudaExecutor::head(const StepShape& shape, const SamplingOptions& sampling) {
+  if (shape.sampled == 0) return;
+  const cudaStream_t stream = stream_.get();
+  check(kernels::cuda::gather_rows(act_.x, input_->sample_rows.device, shape.sampled,
+                                   shapes_.hidden, act_.sampled_x, stream),
+        "gathering rows");
+  check(kernels::cuda::rms_norm(act_.sampled_x, weights_->final_norm,
+                                static_cast<float>(model_.rms_norm_eps), shapes_.hidden, plan_.type,
+                                act_.sampled_h, shape.sampled, stream),
+        "a norm");
+  check(dense_->multiply(plan_.type, act_.sampled_h, shapes_.hidden, weights_->lm_head,
+                         shape.sampled, shapes_.vocab, shapes_.hidden, DType::kF32, act_.logits,
+                         shapes_.vocab, false, stream),
+        "the LM head");
+  if (sampling.temperature <= 0) {
+    check(kernels::cuda::argmax(act_.logits, shape.sampled, shapes_.vocab, act_.tokens, stream),
+          "choosing tokens");
+  } else {
+    check(kernels::cuda::sample_top_p(
+              act_.logits, shape.sampled, shapes_.vocab, static_cast<float>(sampling.temperature),
+              static_cast<float>(sampling.top_p), input_->uniforms.device, act_.tokens, stream),
+          "sampling tokens");
+  }
+  check(cudaMemcpyAsync(host_tokens_.get(), act_.tokens,
+                        static_cast<std::size_t>(shape.sampled) * sizeof(std::int32_t),
+                        cudaMemcpyDeviceToHost, stream),
+        "copying tokens to the host");
+}
+
+// Without a timer the step is being recorded: it is then for the launch to wait for other streams.
+void CudaExecutor::forward(const StepShape& shape, const SamplingOptions& sampling,
+                           StepTimer* timer) {
+  check(kernels::cuda::embed(plan_.type, weights_->embedding, input_->ids.device, shape.rows,
+                             shapes_.hidden, act_.x, stream_.get()),
+        "embedding");
+  for (int layer = 0; layer < model_.layers; ++layer) {
+    if (timer != nullptr) wait_for_layer(layer);
+    attention_block(layer, shape, timer);
+    ffn_block(layer, shape, timer);
+  }
+  head(shape, sampling);
+  if (timer != nullptr) timer->lap(Part::kDense);
+}
+
+std::span<const float> CudaExecutor::logits() {
+  logits_.resize(static_cast<std::size_t>(sampled_) * static_cast<std::size_t>(shapes_.vocab));
+  if (!logits_.empty()) {
+    check(cudaMemcpyAsync(logits_.data(), act_.logits, logits_.size() * sizeof(float),
+                          cudaMemcpyDeviceToHost, stream_.get()),
+          "copying logits to the host");
+    stream_.synchronize();
+  }
+  return logits_;
+}
+
+}  // namespace servelab::cuda

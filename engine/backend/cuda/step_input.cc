@@ -1,0 +1,283 @@
+#include "engine/backend/cuda/step_input.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/core/check.h"
+#include "engine/core/rng.h"
+
+namespace servelab::cuda {
+namespace {
+
+using kernels::LoraKind;
+using kernels::cuda::LoraBatch;
+
+constexpr int kShortestLength = 256;  // of a bucket of lengths
+
+LoraKind kind_of(LoraKernel kernel) {
+  switch (kernel) {
+    case LoraKernel::kBgmv:
+      return LoraKind::kBgmv;
+    case LoraKernel::kMbgmv:
+      return LoraKind::kMbgmv;
+    case LoraKernel::kSgmv:
+      return LoraKind::kSgmv;
+    case LoraKernel::kEinsum:
+      return LoraKind::kEinsum;
+  }
+  return LoraKind::kSgmv;
+}
+
+int bucket_of(int count) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(count))); }
+
+std::size_t round_up(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+// Where each array begins; visits them in the order in which they lie.
+class Cutter {
+ public:
+  Cutter(std::byte* host, std::byte* device) : host_(host), device_(device) {}
+  template <class T>
+  void cut(std::size_t count, Mirrored<T>* out) {
+    if (host_ != nullptr) {
+      *out = {reinterpret_cast<T*>(host_ + offset_), reinterpret_cast<T*>(device_ + offset_)};
+    }
+    offset_ += round_up(count * sizeof(T));
+  }
+  std::size_t offset() const { return offset_; }
+
+ private:
+  std::byte* host_;
+  std::byte* device_;
+  std::size_t offset_ = 0;
+};
+
+bool decodes(const SequenceSlice& slice) { return slice.tokens.size() == 1 && slice.context > 0; }
+
+}  // namespace
+
+int StepInput::most_sequences(const ExecutorLimits& limits) { return bucket_of(limits.max_batch); }
+int StepInput::most_rows(const ExecutorLimits& limits) {
+  return std::max(limits.max_batch_tokens, most_sequences(limits));
+}
+int StepInput::most_positions(const ModelConfig& model, const ExecutorLimits& limits) {
+  const std::int64_t cache = limits.kv_blocks * limits.block_tokens;
+  return static_cast<int>(std::min<std::int64_t>(model.max_context_tokens, cache));
+}
+
+StepInput::StepInput(const ModelConfig& model, const ExecutorLimits& limits, kernels::DType type,
+                     std::byte* host, std::byte* device)
+    : block_tokens_(limits.block_tokens),
+      max_positions_(most_positions(model, limits)),
+      type_(type) {
+  const auto sequences = static_cast<std::size_t>(most_sequences(limits));
+  const auto rows = static_cast<std::size_t>(most_rows(limits));
+  Cutter cutter(host, device);
+  cutter.cut(sequences, &uniforms);
+  for (auto* each : {&ids, &positions, &cache_rows, &slots}) cutter.cut(rows, each);
+  cutter.cut(sequences, &contexts);
+  for (auto* each : {&decode_begin, &prefill_begin}) cutter.cut(sequences + 1, each);
+  for (int i = 0; i < 2; ++i) {
+    cutter.cut(sequences + 1, &segment_begin_[i]);
+    cutter.cut(sequences, &segment_slots_[i]);
+  }
+  cutter.cut(sequences, &distinct_);
+  cutter.cut(sequences, &sample_rows);
+  tables_offset_ = cutter.offset();
+  cutter.cut(
+      sequences * static_cast<std::size_t>((max_positions_ + block_tokens_ - 1) / block_tokens_),
+      &tables);
+  used_bytes_ = cutter.offset();
+}
+
+std::size_t StepInput::bytes(const ModelConfig& model, const ExecutorLimits& limits) {
+  return StepInput(model, limits, kernels::DType::kBf16, nullptr, nullptr).used_bytes_;
+}
+
+bool StepInput::only_decodes(std::span<const SequenceSlice> slices) {
+  return std::all_of(slices.begin(), slices.end(),
+                     [](const SequenceSlice& s) { return decodes(s) && s.samples; });
+}
+
+void StepInput::order(std::span<const SequenceSlice> slices, bool unmerged) {
+  adapters_.clear();
+  sequences_.clear();
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const auto* const adapter =
+        unmerged ? static_cast<const CudaAdapter*>(slices[i].adapter) : nullptr;
+    if (adapter != nullptr &&
+        std::find(adapters_.begin(), adapters_.end(), adapter) == adapters_.end()) {
+      adapters_.push_back(adapter);
+    }
+  }
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const auto* const adapter =
+        unmerged ? static_cast<const CudaAdapter*>(slices[i].adapter) : nullptr;
+    const auto found = std::find(adapters_.begin(), adapters_.end(), adapter);
+    sequences_.push_back({static_cast<int>(i), 0,
+                          static_cast<std::size_t>(found - adapters_.begin()),
+                          !decodes(slices[i])});
+  }
+  std::stable_sort(sequences_.begin(), sequences_.end(), [](const Sequence& a, const Sequence& b) {
+    return a.prefill != b.prefill ? a.prefill < b.prefill : a.adapter < b.adapter;
+  });
+}
+
+void StepInput::write_sequence(const SequenceSlice& slice, const Sequence& at, int sequence) {
+  const int slot = at.adapter < adapters_.size() ? adapters_[at.adapter]->slot() : -1;
+  contexts.host[sequence] = slice.context;
+  for (std::size_t i = 0; i < slice.tokens.size(); ++i) {
+    const std::size_t row = static_cast<std::size_t>(at.row) + i;
+    const int position = slice.context + static_cast<int>(i);
+    const auto block = static_cast<std::size_t>(position / block_tokens_);
+    ids.host[row] = slice.tokens[i];
+    positions.host[row] = position;
+    cache_rows.host[row] = slice.blocks[block] * block_tokens_ + position % block_tokens_;
+    slots.host[row] = slot;
+  }
+  std::int32_t* const table =
+      tables.host + static_cast<std::ptrdiff_t>(sequence) * shape_.table_stride;
+  const std::size_t used =
+      std::min(slice.blocks.size(), static_cast<std::size_t>(shape_.table_stride));
+  std::copy_n(slice.blocks.begin(), used, table);
+  std::fill(table + used, table + shape_.table_stride, 0);
+}
+
+const StepShape& StepInput::lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel,
+                                    bool unmerged, const SamplingOptions& sampling, bool bucketed) {
+  shape_ = StepShape{};
+  order(slices, unmerged);
+  int longest = 0;
+  last_row_.resize(slices.size());
+  for (Sequence& at : sequences_) {
+    const SequenceSlice& slice = slices[static_cast<std::size_t>(at.slice)];
+    const auto tokens = static_cast<int>(slice.tokens.size());
+    at.row = shape_.rows;
+    shape_.rows += tokens;
+    last_row_[static_cast<std::size_t>(at.slice)] = shape_.rows - 1;
+    const int length = slice.context + tokens;
+    longest = std::max(longest, length);
+    if (at.prefill) {
+      prefill_begin.host[shape_.prefills++] = at.row - shape_.decodes;
+      shape_.prefill_length = std::max(shape_.prefill_length, length);
+      shape_.prefill_queries = std::max(shape_.prefill_queries, tokens);
+    } else {
+      shape_.decode_length = std::max(shape_.decode_length, length);
+      ++shape_.decodes;
+    }
+  }
+  prefill_begin.host[shape_.prefills] = shape_.rows - shape_.decodes;
+  SL_CHECK(longest <= max_positions_, "a context fits the model and the cache");
+  if (bucketed) {
+    longest = std::min(max_positions_, std::max(kShortestLength, bucket_of(longest)));
+    shape_.decode_length = longest;
+  }
+  shape_.table_stride = (longest + block_tokens_ - 1) / block_tokens_;
+  int sequence = 0;
+  for (const Sequence& at : sequences_) {
+    write_sequence(slices[static_cast<std::size_t>(at.slice)], at, sequence++);
+  }
+  lay_out_samples(slices, sampling);
+  if (bucketed) pad(bucket_of(shape_.decodes));
+  for (int i = 0; i <= shape_.decodes; ++i) decode_begin.host[i] = i;
+  lay_out_lora(kernel, bucketed);
+  used_bytes_ = tables_offset_ + static_cast<std::size_t>(shape_.decodes + shape_.prefills) *
+                                     static_cast<std::size_t>(shape_.table_stride) *
+                                     sizeof(std::int32_t);
+  return shape_;
+}
+
+// Rows that nothing comes from: no token, no cache row, no adapter, no context.
+void StepInput::pad(int bucket) {
+  for (int row = shape_.rows; row < bucket; ++row) {
+    for (const auto* each : {&ids, &positions, &cache_rows, &slots, &contexts, &sample_rows}) {
+      each->host[row] = -1;
+    }
+    uniforms.host[row] = 0;
+    std::int32_t* const table =
+        tables.host + static_cast<std::ptrdiff_t>(row) * shape_.table_stride;
+    std::fill(table, table + shape_.table_stride, 0);
+  }
+  shape_.rows = shape_.decodes = shape_.sampled = bucket;
+}
+
+void StepInput::lay_out_samples(std::span<const SequenceSlice> slices,
+                                const SamplingOptions& sampling) {
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    if (!slices[i].samples) continue;
+    sample_rows.host[shape_.sampled] = last_row_[i];
+    uniforms.host[shape_.sampled] = 0;
+    if (sampling.temperature > 0) {
+      RngStream draw(sampling.seed, "sampling", slices[i].draw);
+      uniforms.host[shape_.sampled] = draw.uniform();
+    }
+    ++shape_.sampled;
+  }
+}
+
+int StepInput::segments_of(int first_row, int rows, Mirrored<std::int32_t> begin,
+                           Mirrored<std::int32_t> segment_slots, LoraBatch* batch) const {
+  int covered = 0;
+  batch->segments = 0;
+  batch->max_segment_rows = 0;
+  for (int row = 0; row < rows; ++row) {
+    const std::int32_t slot = slots.host[first_row + row];
+    if (slot < 0) break;  // the base model's rows are last
+    if (batch->segments == 0 || segment_slots.host[batch->segments - 1] != slot) {
+      segment_slots.host[batch->segments] = slot;
+      begin.host[batch->segments++] = row;
+    }
+    covered = row + 1;
+    batch->max_segment_rows =
+        std::max(batch->max_segment_rows, covered - begin.host[batch->segments - 1]);
+  }
+  begin.host[batch->segments] = covered;
+  batch->segment_begin = begin.device;
+  batch->segment_slots = segment_slots.device;
+  return covered;
+}
+
+// One prefill is one SGMV segment whatever the plan's kernel is for decodes; the one-hot einsum
+// takes all rows alike.
+void StepInput::lay_out_lora(LoraKernel kernel, bool bucketed) {
+  if (adapters_.empty()) return;
+  LoraBatch common;
+  common.type = type_;
+  for (const CudaAdapter* adapter : adapters_) {
+    common.width = std::max(common.width, adapter->width());
+  }
+  const bool einsum = kernel == LoraKernel::kEinsum;
+  const int ends[] = {einsum ? shape_.rows : shape_.decodes, shape_.rows};
+  int row = 0;
+  for (int i = 0; i < 2; ++i) {
+    const int rows = ends[i] - row;
+    if (rows == 0) continue;
+    LoraPart& part = shape_.lora[shape_.lora_parts];
+    part = {row, i == 0 ? kind_of(kernel) : LoraKind::kSgmv, common};
+    part.batch.slots = slots.device + row;
+    part.batch.rows = rows;
+    if (!einsum) {
+      const int covered = segments_of(row, rows, segment_begin_[i], segment_slots_[i], &part.batch);
+      if (covered == 0) {
+        row = ends[i];
+        continue;
+      }
+      if (!bucketed) part.batch.rows = covered;
+    }
+    row = ends[i];
+    ++shape_.lora_parts;
+    if (!bucketed || part.kind != LoraKind::kSgmv) continue;
+    // Empty segments, so that the launch depends on the bucket alone.
+    for (int s = part.batch.segments; s < shape_.decodes; ++s) {
+      segment_begin_[i].host[s + 1] = segment_begin_[i].host[s];
+      segment_slots_[i].host[s] = -1;
+    }
+    part.batch.segments = part.batch.max_segment_rows = shape_.decodes;
+  }
+  if (!einsum) return;
+  LoraBatch& batch = shape_.lora[0].batch;
+  batch.distinct = static_cast<int>(adapters_.size());
+  batch.distinct_slots = distinct_.device;
+  for (std::size_t i = 0; i < adapters_.size(); ++i) distinct_.host[i] = adapters_[i]->slot();
+}
+
+}  // namespace servelab::cuda

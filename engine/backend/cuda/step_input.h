@@ -1,0 +1,105 @@
+// How the slices of a step lie in the batch, written into pinned memory that one copy brings to the
+// device: decodes first, then prefills, each by adapter in order of first appearance, rows of the
+// base model last. Padding rows of a bucket are marked so that no kernel computes for them.
+#ifndef SERVELAB_BACKEND_CUDA_STEP_INPUT_H_
+#define SERVELAB_BACKEND_CUDA_STEP_INPUT_H_
+
+#include <span>
+#include <vector>
+
+#include "engine/backend/cuda/adapter_store.h"
+#include "kernels/cuda/attention.h"
+
+namespace servelab::cuda {
+
+// One array in pinned host memory and its copy on the device.
+template <class T>
+struct Mirrored {
+  T* host = nullptr;
+  T* device = nullptr;
+};
+
+// Rows [row, row + batch.rows) under one LoRA kernel.
+struct LoraPart {
+  int row = 0;
+  kernels::LoraKind kind = kernels::LoraKind::kSgmv;
+  kernels::cuda::LoraBatch batch;
+};
+
+// A step as the kernels see it: counts include padding.
+struct StepShape {
+  int rows = 0;
+  int decodes = 0;   // sequences of one row each, the first rows
+  int prefills = 0;  // sequences
+  int sampled = 0;
+  int decode_length = 0;  // bounds, for the attention kernels
+  int prefill_length = 0;
+  int prefill_queries = 0;
+  int table_stride = 0;
+  int lora_parts = 0;
+  LoraPart lora[2];
+};
+
+class StepInput {
+ public:
+  // Bounds of any step, padding included.
+  static int most_sequences(const ExecutorLimits& limits);
+  static int most_rows(const ExecutorLimits& limits);
+  static int most_positions(const ModelConfig& model, const ExecutorLimits& limits);
+  static std::size_t bytes(const ModelConfig& model, const ExecutorLimits& limits);
+
+  // bytes() of each.
+  StepInput(const ModelConfig& model, const ExecutorLimits& limits, kernels::DType type,
+            std::byte* host, std::byte* device);
+
+  // Lays the step out. `unmerged`: with LoRA beside the weights. With `bucketed` a step of decodes
+  // that all sample is padded to a power of two, and so is the bound of their lengths.
+  const StepShape& lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel, bool unmerged,
+                           const SamplingOptions& sampling, bool bucketed);
+
+  // Whether a step is of the kind that can be padded.
+  static bool only_decodes(std::span<const SequenceSlice> slices);
+
+  std::size_t used_bytes() const { return used_bytes_; }
+  std::byte* device() const { return reinterpret_cast<std::byte*>(uniforms.device); }
+  // The distinct adapters of the step.
+  const std::vector<const CudaAdapter*>& adapters() const { return adapters_; }
+
+  Mirrored<double> uniforms;                                 // by sample
+  Mirrored<std::int32_t> ids, positions, cache_rows, slots;  // by row
+  Mirrored<std::int32_t> contexts;                           // by sequence
+  Mirrored<std::int32_t> decode_begin, prefill_begin;        // rows, from the first of each kind
+  Mirrored<std::int32_t> sample_rows;
+  Mirrored<std::int32_t> tables;  // [sequence][table_stride]
+
+ private:
+  struct Sequence {
+    int slice = 0;
+    int row = 0;
+    std::size_t adapter = 0;  // index into adapters_; their count: base model
+    bool prefill = false;
+  };
+  void order(std::span<const SequenceSlice> slices, bool unmerged);
+  void write_sequence(const SequenceSlice& slice, const Sequence& at, int sequence);
+  void pad(int bucket);
+  void lay_out_lora(LoraKernel kernel, bool bucketed);
+  // Segments of rows of one adapter from `row` on; returns the rows that they cover.
+  int segments_of(int first_row, int rows, Mirrored<std::int32_t> begin,
+                  Mirrored<std::int32_t> segment_slots, kernels::cuda::LoraBatch* batch) const;
+  void lay_out_samples(std::span<const SequenceSlice> slices, const SamplingOptions& sampling);
+
+  const int block_tokens_;
+  const int max_positions_;
+  const kernels::DType type_;
+  Mirrored<std::int32_t> segment_begin_[2], segment_slots_[2], distinct_;
+  std::size_t tables_offset_ = 0;
+  std::size_t used_bytes_ = 0;
+  std::vector<const CudaAdapter*> adapters_;
+  std::vector<Sequence> sequences_;
+  std::vector<int> last_row_;  // by slice
+  StepShape shape_;
+};
+
+}  // namespace servelab::cuda
+
+#endif  // SERVELAB_BACKEND_CUDA_STEP_INPUT_H_

@@ -1,0 +1,28 @@
+// The CUDA runtime's calls that the engine makes, where the device is the host: its memory is ours,
+// and what is put on a stream is run by the calling thread.
+//
+// Streams are lazy: work happens when the host waits for it, or when other work that the host waits
+// for has to wait for it. So a copy that nobody waited for comes too late, and the engine's results
+// are wrong: a missing dependency between streams is a failing test here, not a rare race.
+#ifndef SERVELAB_TESTS_CUDA_ENGINE_HOST_DEVICE_H_
+#define SERVELAB_TESTS_CUDA_ENGINE_HOST_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace servelab::host_device {
+
+// Puts work on a stream; a stream that is recorded keeps it for its graph.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+
+// Work runs as soon as it is enqueued: for kernels that do not ask the stream.
+void set_lazy(bool lazy);
+
+// What cudaMemGetInfo reports as free.
+void set_free_memory(std::size_t bytes);
+
+}  // namespace servelab::host_device
+
+#endif  // SERVELAB_TESTS_CUDA_ENGINE_HOST_DEVICE_H_
