@@ -53,7 +53,7 @@ const char* optimisation() {
 
 std::string version_text() { return "0.1.0"; }
 
-std::string context_json(double wall_s) {
+std::string context_json(double wall_s, const std::string& device) {
   utsname system{};
   uname(&system);
   nlohmann::json json;
@@ -65,18 +65,20 @@ std::string context_json(double wall_s) {
   json["system"] = std::string(system.sysname) + " " + system.release + " " + system.machine;
   json["processor"] = processor();
   json["processors"] = sysconf(_SC_NPROCESSORS_ONLN);
+  if (!device.empty()) json["device"] = device;
   json["written"] = utc_now();
   json["wall_s"] = wall_s;
   return json.dump();
 }
 
-std::string version_report() {
+std::string version_report(const std::string& backends) {
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
   return "servelab " + version_text() + "\nbuild id       " + build_id() + "\ncompiler       " +
          compiler() + ", optimisation " + optimisation() + "\nHDF5           " +
          std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release) +
-         "\nresult schema  " + std::to_string(kResultSchema) + "\nbackends       twin\n";
+         "\nresult schema  " + std::to_string(kResultSchema) + "\nbackends       " + backends +
+         "\n";
 }
 
 }  // namespace servelab

@@ -8,11 +8,12 @@ namespace servelab {
 
 std::string version_text();  // "0.1.0"
 
-// JSON: machine, processor, compiler, library versions, start time, and the point's wall time.
-std::string context_json(double wall_s);
+// JSON: machine, processor, compiler, library versions, start time, the point's wall time, and the
+// accelerator that it ran on, if any.
+std::string context_json(double wall_s, const std::string& device = "");
 
-// Lines for `servelab version`.
-std::string version_report();
+// Lines for `servelab version`; `backends` are those of this build.
+std::string version_report(const std::string& backends);
 
 }  // namespace servelab
 

@@ -22,6 +22,7 @@
 #include "engine/run/command_line.h"
 #include "engine/run/library.h"
 #include "engine/run/listing.h"
+#include "engine/run/real_run.h"
 #include "engine/run/replay.h"
 #include "engine/run/spec.h"
 #include "engine/run/spec_check.h"
@@ -88,6 +89,7 @@ std::vector<Spec> load_specs(const Arguments& arguments) {
   for (const std::string& name : arguments.specs) {
     specs.push_back(load_spec(library.find_spec(name), arguments.experiments,
                               arguments.quick ? SpecForm::kQuick : SpecForm::kFull));
+    if (!arguments.profile.empty()) use_profile(arguments.profile, &specs.back());
     for (std::size_t i = 0; i + 1 < specs.size(); ++i) {
       if (specs[i].id != specs.back().id) continue;
       if (specs[i].path != specs.back().path) {
@@ -234,7 +236,7 @@ int dispatch(const Commands& c, Arguments& arguments) {
   } else if (c.spec->parsed()) {
     fmt::print("{}", arguments.schema ? spec_schema_json() : spec_keys_text());
   } else {
-    fmt::print("{}", version_report());
+    fmt::print("{}", version_report(backend_names()));
   }
   return kOk;
 }

@@ -10,6 +10,8 @@
 namespace servelab {
 namespace {
 
+constexpr const char* kProfileHelp = "a hardware profile in place of the specs' own";
+
 // Options and commands that CLI11 did not know.
 void check_extras(const CLI::App& app, const CLI::App* command) {
   const auto names_of = [](const CLI::App& of) {
@@ -95,6 +97,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
       ->add_option("--time-limit", arguments->time_limit_s,
                    "seconds after which no point is to be running; the same command goes on later")
       ->check(CLI::Range(1e-3, 1e9));
+  c.run->add_option("--profile", arguments->profile, kProfileHelp);
   c.run->add_flag("-q,--quiet", arguments->run.quiet, "print errors only");
   c.replay = app->add_subcommand(
       "replay", "run points of a real backend again from their stamps; compare decisions");
@@ -110,8 +113,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
       "validate", "run specs on the engine and on the twin; their distance by load regime");
   add_common(c.validate, arguments, true);
   c.validate->add_option("SPEC", arguments->specs, "spec files or ids")->required();
-  c.validate->add_option("--profile", arguments->validate.profile,
-                         "a hardware profile in place of the specs' own");
+  c.validate->add_option("--profile", arguments->profile, kProfileHelp);
   c.validate->add_option("--limits", arguments->validate.limits,
                          "SMAPE in percent; default throughput=5,itl=10,ttft=20");
   c.validate->add_option("--out", arguments->run.out, "where results go")->capture_default_str();

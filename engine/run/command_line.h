@@ -25,6 +25,7 @@ struct Arguments {
   CalibrateOptions calibrate;
   ValidateOptions validate;
   bool quick = false;
+  std::string profile;  // of the hardware, in place of the specs' own; empty: theirs
   double time_limit_s = 0;
   bool schema = false;
 };

@@ -112,6 +112,16 @@ std::unique_ptr<AdapterSource> make_adapter_source(const PointSettings& settings
   return std::make_unique<HostAdapters>(settings, workload);
 }
 
+std::string device_name(const std::string& backend) {
+  return backend == "twin" || backend == "cpu" ? "" : find_accelerator(backend)->facts(0).name;
+}
+
+std::string backend_names() {
+  std::string text = "twin, cpu";
+  for (const std::string& name : Registry<Accelerator>::instance().names()) text += ", " + name;
+  return text;
+}
+
 int threads_per_replica(const RuntimeSection& runtime, int replicas) {
   if (runtime.threads > 0) return runtime.threads;
   return std::max(1, static_cast<int>(usable_cores().size()) / replicas);
@@ -130,6 +140,7 @@ kernels::GemmLibrary gemm_library(const RuntimeSection& runtime) {
 // What every real engine is asked alike.
 RealBackendOptions common_options(const PointSettings& settings, const Workload& workload) {
   RealBackendOptions options;
+  options.measure_parts = settings.runtime.measure_parts;
   options.sampling.temperature = settings.runtime.temperature;
   options.sampling.top_p = settings.runtime.top_p;
   options.sampling.seed = static_cast<std::uint64_t>(settings.seed);

@@ -47,6 +47,12 @@ std::unique_ptr<Executor> make_executor(const std::string& backend, const ModelC
                                         const ModelWeights& weights, const DevicePlan& plan,
                                         int threads, bool pin);
 
+// What the accelerator behind a backend is called; empty for twin and cpu.
+std::string device_name(const std::string& backend);
+
+// The backends of this build: "twin, cpu, cuda".
+std::string backend_names();
+
 // Threads of one replica when `runtime.threads` is 0: the usable processors, shared out.
 int threads_per_replica(const RuntimeSection& runtime, int replicas);
 

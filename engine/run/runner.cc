@@ -17,6 +17,7 @@
 #include "engine/run/output_folder.h"
 #include "engine/run/point.h"
 #include "engine/run/progress.h"
+#include "engine/run/real_run.h"
 #include "engine/run/spec_check.h"
 
 namespace servelab {
@@ -252,7 +253,7 @@ class SpecRun {
     identity.effective = canonical_json(effective);
     identity.sweep = coordinates_json(spec_.positions[task.position]);
     identity.sources = sources_json(workload);
-    identity.context = context_json(result.wall_s);
+    identity.context = context_json(result.wall_s, device_name(settings.backend));
     for (const std::string& note : workload.notes) {
       identity.notes += (identity.notes.empty() ? "" : "; ") + note;
     }

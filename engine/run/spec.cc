@@ -209,6 +209,8 @@ void RuntimeSection::fields(ParamFields& f) {
   f.add("registry", &registry, "adapters of `servelab adapters`; empty: random weights");
   f.add("temperature", &temperature, "of sampling; 0: greedy").range(0, 100);
   f.add("top_p", &top_p, "mass of the most likely tokens that are sampled from").range(1e-6, 1);
+  f.add("measure_parts", &measure_parts,
+        "time LoRA and attention apart on cuda too, where that runs every step of decodes twice");
   f.add("max_arrival_lag_s", &max_arrival_lag_s,
         "a request that enters later than this after its scheduled time makes a run INVALID")
       .range(1e-6, 1e6);
@@ -277,6 +279,13 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir, Spec
   if (quick != nullptr) shorten(*quick, spec.library, &settings);
   spec.positions = expand_sweep(settings, of_form("sweep", root, quick), spec.library, &spec.swept);
   return spec;
+}
+
+void use_profile(const std::string& profile, Spec* spec) {
+  for (SweepPosition& position : spec->positions) {
+    position.settings.set("hardware", ConfigNode::of(profile));
+  }
+  spec->id += "_profile";
 }
 
 }  // namespace servelab

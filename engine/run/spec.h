@@ -56,6 +56,7 @@ struct RuntimeSection {
   std::string registry;
   double temperature = 0;
   double top_p = 1;
+  bool measure_parts = false;
   double max_arrival_lag_s = 0.1;
   void fields(ParamFields& f);
 };
@@ -100,6 +101,9 @@ enum class SpecForm : std::uint8_t { kFull, kQuick };
 // Reads and checks a spec file. Throws SpecError with file, line, column and the nearest valid key.
 Spec load_spec(const std::string& path, const std::string& experiments_dir,
                SpecForm form = SpecForm::kFull);
+
+// Puts a hardware profile in place of that of every position; "_profile" joins the id.
+void use_profile(const std::string& profile, Spec* spec);
 
 // The keys of a spec's top level, of a technique entry and of an `expect:` entry.
 const std::vector<std::string>& spec_sections();

@@ -348,12 +348,6 @@ std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& op
 bool validate(Spec spec, const ValidateOptions& options) {
   const ErrorLimits limits = parse_limits(options.limits);
   add_backends(&spec);
-  if (!options.profile.empty()) {
-    for (SweepPosition& position : spec.positions) {
-      position.settings.set("hardware", ConfigNode::of(options.profile));
-    }
-    spec.id += "_profile";
-  }
   const RunReport report = run_spec(spec, options.run);
   if (!report.collected) {
     throw SpecError(spec.id + ": not every point was run; run the same command to go on");

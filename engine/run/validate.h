@@ -71,7 +71,6 @@ std::string points_csv(const std::vector<ValidatedPoint>& points);
 std::string errors_csv(const std::vector<RegimeErrors>& errors);
 
 struct ValidateOptions {
-  std::string profile;  // stands in for the hardware of every point; empty: as the spec says
   std::string limits;
   RunOptions run;
 };

@@ -38,6 +38,7 @@ class Engine final : public RealBackend {
     SL_CHECK(index(replica) == replicas_.size(), "replicas attach in order");
     std::unique_ptr<Executor> device = executors_(replica, layout);
     device->reserve_merge(options_.merge_targets);
+    device->measure_parts(options_.measure_parts);
     padded_ = layout.padded_adapters;
     replicas_.push_back(std::make_unique<DeviceReplica>(
         replica, timeline_, adapters_, workload_.adapters.size(), std::move(device),

@@ -40,6 +40,7 @@ struct RealBackendOptions {
   // Layers whose merged copies are allocated before the run; empty when nothing is ever merged.
   std::vector<LinearLayer> merge_targets;
   int widest_rank = 0;  // of all adapters: the width of a slot
+  bool measure_parts = false;
 };
 
 class RealBackend : public Backend {
