@@ -23,14 +23,21 @@ struct AttentionBatch {
   int max_length = 0;   // host: a bound of contexts + rows of any sequence
 };
 
+// Both functions below: softmax(q k / sqrt(head_dim)). q: elements of cache.type (kBf16 or kF16),
+// row stride ldq, all heads side by side; out likewise. Rows of padding sequences get zeros.
+// head_dim: a multiple of 8, at most 256; heads: a multiple of cache.kv_heads; strides: multiples
+// of 8; buffers 16-byte aligned. What does not fit: cudaErrorNotSupported. Slots past a sequence's
+// keys may hold anything, NaN included.
+
 // How many parts of the context run side by side in a decode step, so that few sequences still fill
-// the device.
+// the device. A row's result depends on it in the last bits.
 int decode_splits(int sequences, int kv_heads, int max_length, int multiprocessors);
+// Bytes; 0 for one split.
 std::size_t decode_workspace(int sequences, int heads, int head_dim, int splits);
 
-// One query per sequence (row s of q is sequence s). q: elements of cache.type, row stride ldq, all
-// heads side by side; out likewise. softmax(q k / sqrt(head_dim)). head_dim 64 or 128 (others:
-// cudaErrorNotSupported); heads a multiple of cache.kv_heads. cache.type kBf16 or kF16.
+// One query per sequence (row s of q is sequence s; query_begin is not read), which sees
+// contexts[s]
+// + 1 keys. At most 65,535 sequences.
 cudaError_t decode_attention(const KvCache& cache, const AttentionBatch& batch, int heads,
                              const void* q, std::int64_t ldq, void* out, std::int64_t ldo,
                              int splits, void* workspace, cudaStream_t stream);

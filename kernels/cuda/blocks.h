@@ -15,7 +15,9 @@ struct BlockPool {
   std::int64_t block_bytes = 0;  // a multiple of 16
 };
 
-// In every array: block from[i] to block to[i] (device memory, `blocks` of each).
+// In every array: block from[i] to block to[i] (device memory, `blocks` of each, at most 65,535).
+// No block is both read and written. cudaErrorInvalidValue when block_bytes is not a multiple
+// of 16.
 cudaError_t copy_blocks(const BlockPool& pool, const std::int32_t* from, const std::int32_t* to,
                         int blocks, cudaStream_t stream);
 

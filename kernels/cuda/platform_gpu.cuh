@@ -157,8 +157,7 @@ __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], 
 template <>
 __device__ inline void multiply_add<Bf16>(float (&c)[4], const std::uint32_t (&a)[4],
                                           std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -166,8 +165,7 @@ __device__ inline void multiply_add<Bf16>(float (&c)[4], const std::uint32_t (&a
 template <>
 __device__ inline void multiply_add<F16>(float (&c)[4], const std::uint32_t (&a)[4],
                                          std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -182,14 +180,12 @@ cudaError_t launch_on_platform(void (*kernel)(Parameters...), dim3 grid, dim3 bl
   const auto* const function = reinterpret_cast<const void*>(kernel);
   constexpr std::size_t kWithoutAsking = 48 * 1024;
   if (shared_bytes > kWithoutAsking) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes));
+    const cudaError_t error = cudaFuncSetAttribute(
+        function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
   void* pointers[] = {const_cast<void*>(static_cast<const volatile void*>(&parameters))...};
-  const cudaError_t error =
-      cudaLaunchKernel(function, grid, block, pointers, shared_bytes, stream);
+  const cudaError_t error = cudaLaunchKernel(function, grid, block, pointers, shared_bytes, stream);
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // reported once, here
   return error;
 }

@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/launch.h"
 
@@ -29,27 +30,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class T>
-cudaError_t start(const float* x, const float* weight, float eps, int n, void* out, int rows,
-                  cudaStream_t stream) {
-  return launch(rms_norm_kernel<T>, rows, kThreads, kThreads / kWarp * sizeof(float), stream, x,
-                weight, eps, n, static_cast<T*>(out));
-}
-
 }  // namespace
 
 cudaError_t rms_norm(const float* x, const float* weight, float eps, int n, DType type, void* out,
                      int rows, cudaStream_t stream) {
   if (n % 4 != 0) return cudaErrorNotSupported;
-  switch (type) {
-    case DType::kBf16:
-      return start<Bf16>(x, weight, eps, n, out, rows, stream);
-    case DType::kF16:
-      return start<F16>(x, weight, eps, n, out, rows, stream);
-    case DType::kF32:
-      break;
-  }
-  return cudaErrorNotSupported;
+  return with_half_type(type, [&](auto element) {
+    using T = decltype(element);
+    return launch(rms_norm_kernel<T>, rows, kThreads, kThreads / kWarp * sizeof(float), stream, x,
+                  weight, eps, n, static_cast<T*>(out));
+  });
 }
 
 }  // namespace servelab::kernels::cuda

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <cstdint>
 
 namespace servelab::kernels::cuda {
@@ -12,11 +11,11 @@ namespace servelab::kernels::cuda {
 // tokens[i] = argmax of row i of logits f32 [rows, n]; smallest index among equals, -1: all NaN.
 cudaError_t argmax(const float* logits, int rows, int n, std::int32_t* tokens, cudaStream_t stream);
 
-// As kernels::sample_top_p with uniforms[i] for row i. -1 when a logit is NaN.
-std::size_t sample_workspace(int rows, int n);
+// As kernels::sample_top_p with uniforms[i] for row i. -1 when a logit is NaN. Weights are summed
+// as multiples of 2^-40 of the largest, exactly and so in any order: the same call gives the same
+// tokens. n: at most 2^23.
 cudaError_t sample_top_p(const float* logits, int rows, int n, float temperature, float top_p,
-                         const double* uniforms, void* workspace, std::int32_t* tokens,
-                         cudaStream_t stream);
+                         const double* uniforms, std::int32_t* tokens, cudaStream_t stream);
 
 }  // namespace servelab::kernels::cuda
 

@@ -39,9 +39,8 @@ class DeviceTypeTest : public DeviceTest, public ::testing::WithParamInterface<D
 inline std::string type_name(const ::testing::TestParamInfo<DType>& info) {
   return name(info.param);
 }
-#define SERVELAB_FOR_BOTH_TYPES(suite)                                                    \
-  INSTANTIATE_TEST_SUITE_P(Types, suite, ::testing::Values(DType::kBf16, DType::kF16),    \
-                           type_name)
+#define SERVELAB_FOR_BOTH_TYPES(suite) \
+  INSTANTIATE_TEST_SUITE_P(Types, suite, ::testing::Values(DType::kBf16, DType::kF16), type_name)
 
 // `bytes` of device memory, 256-byte aligned, between guards. All of it begins as a pattern that is
 // a NaN as f32, bf16 and f16.

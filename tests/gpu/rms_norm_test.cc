@@ -17,9 +17,9 @@ TEST_P(RmsNormTest, AgreesWithTheReference) {
     const DeviceVector<float> device_x(x);
     const DeviceVector<float> device_weight(weight);
     const DeviceTensor out(type(), count);
-    ASSERT_EQ(rms_norm(device_x.get(), device_weight.get(), kEps, n, type(), out.data(), rows,
-                       stream),
-              cudaSuccess);
+    ASSERT_EQ(
+        rms_norm(device_x.get(), device_weight.get(), kEps, n, type(), out.data(), rows, stream),
+        cudaSuccess);
     std::vector<float> expected(count);
     ref::rms_norm(x.data(), n, weight.data(), kEps, n, DType::kF32, expected.data(), n, rows);
     const std::vector<float> got = out.values();

@@ -47,6 +47,11 @@ struct Thread {
   std::deque<std::vector<PendingCopy>> groups;
 };
 
+struct WarpMeeting {
+  int arrived = 0;
+  const Thread* first = nullptr;
+};
+
 struct Barrier {
   int arrived = 0;
   int expected = 0;
@@ -54,7 +59,8 @@ struct Barrier {
 };
 
 bool same_place(const std::source_location& a, const std::source_location& b) {
-  return a.line() == b.line() && std::strcmp(a.file_name(), b.file_name()) == 0;
+  return a.line() == b.line() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
 std::string place(const std::source_location& where) {
@@ -90,7 +96,7 @@ class Block {
   const std::function<void()>* kernel_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;  // kept from block to block
   std::vector<Thread> threads_;
-  std::vector<int> arrived_;  // lanes of each warp in its operation
+  std::vector<WarpMeeting> meetings_;  // of each warp
   std::map<int, Barrier> barriers_;
   Thread* current_ = nullptr;
   std::vector<char> shared_;
@@ -110,11 +116,12 @@ void Block::prepare(dim3 block, std::size_t shared_bytes) {
   const std::size_t count = std::size_t{block.x} * block.y * block.z;
   while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
   threads_.resize(count);
-  arrived_.assign((count + kWarp - 1) / kWarp, 0);
+  meetings_.assign((count + kWarp - 1) / kWarp, {});
   for (std::size_t i = 0; i < count; ++i) {
     Thread& thread = threads_[i];
     thread.fiber = fibers_[i].get();
-    thread.index = {static_cast<unsigned>(i) % block.x, static_cast<unsigned>(i) / block.x % block.y,
+    thread.index = {static_cast<unsigned>(i) % block.x,
+                    static_cast<unsigned>(i) / block.x % block.y,
                     static_cast<unsigned>(i) / (block.x * block.y)};
     thread.number = static_cast<int>(i);
     thread.state = State::kReady;
@@ -165,7 +172,7 @@ bool Block::run(const std::function<void()>& kernel, dim3 block, std::size_t sha
                 std::uint32_t order) {
   kernel_ = &kernel;
   prepare(block, shared_bytes);
-  const int warps = static_cast<int>(arrived_.size());
+  const int warps = static_cast<int>(meetings_.size());
   for (bool any = true; any && failure_.empty();) {
     any = false;
     // Another order of warps each time: a missing barrier then changes results.
@@ -192,8 +199,8 @@ void Block::check_end() {
   for (const char* at = shared_.data(); at != end; ++at) {
     const bool outside = at < shared_begin_ || at >= shared_begin_ + shared_bytes_;
     if (outside && static_cast<unsigned char>(*at) != kGuardPattern) {
-      failure_ = "a write outside of shared memory, at byte " +
-                 std::to_string(at - shared_begin_) + " of " + std::to_string(shared_bytes_);
+      failure_ = "a write outside of shared memory, at byte " + std::to_string(at - shared_begin_) +
+                 " of " + std::to_string(shared_bytes_);
       return;
     }
   }
@@ -251,24 +258,23 @@ void Block::warp_operation(const char* name, void* arguments, WarpAction act,
   const auto warp = static_cast<std::size_t>(current_->number / kWarp);
   const std::size_t begin = warp * kWarp;
   if (begin + kWarp > threads_.size()) fail(std::string(name) + " in a warp of under 32 threads");
-  for (std::size_t i = begin; i < begin + kWarp; ++i) {
-    const Thread& other = threads_[i];
-    if (other.state != State::kInWarpOperation) continue;
-    if (std::strcmp(other.operation, name) != 0 || !same_place(other.where, where)) {
-      fail("lanes of a warp part: one in " + std::string(name) + " at " + place(where) +
-           ", one in " + other.operation + " at " + place(other.where));
-    }
-    break;
+  WarpMeeting& meeting = meetings_[warp];
+  if (meeting.arrived == 0) {
+    meeting.first = current_;
+  } else if (const Thread& first = *meeting.first;
+             !same_place(first.where, where) || std::strcmp(first.operation, name) != 0) {
+    fail(std::string("lanes of a warp part: one in ") + name + " at " + place(where) + ", one in " +
+         first.operation + " at " + place(first.where));
   }
   current_->operation = name;
   current_->where = where;
   current_->arguments = arguments;
-  if (++arrived_[warp] < kWarp) {
+  if (++meeting.arrived < kWarp) {
     current_->state = State::kInWarpOperation;
     suspend();
     return;
   }
-  arrived_[warp] = 0;
+  meeting.arrived = 0;
   void* lanes[kWarp];
   for (std::size_t i = 0; i < kWarp; ++i) {
     lanes[i] = threads_[begin + i].arguments;

@@ -21,8 +21,7 @@ void share_matrices(void* const (&lanes)[32]) {
     const int major = lane / 4;
     const int minor = 2 * (lane % 4);
     for (int matrix = 0; matrix < 4; ++matrix) {
-      const std::uint32_t low =
-          transposed ? at(matrix, minor, major) : at(matrix, major, minor);
+      const std::uint32_t low = transposed ? at(matrix, minor, major) : at(matrix, major, minor);
       const std::uint32_t high =
           transposed ? at(matrix, minor + 1, major) : at(matrix, major, minor + 1);
       static_cast<MatrixLane*>(lanes[lane])->result[matrix] = low | high << 16;
@@ -98,7 +97,8 @@ unsigned ballot(bool value, const Where& where) {
 }
 
 void warp_barrier(const Where& where) {
-  host::warp_operation("warp_barrier", nullptr, [](void* const(&)[32]) {}, where);
+  host::warp_operation(
+      "warp_barrier", nullptr, [](void* const(&)[32]) {}, where);
 }
 
 void load_matrices(std::uint32_t (&r)[4], const void* row, const Where& where) {
