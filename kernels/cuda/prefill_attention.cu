@@ -55,9 +55,10 @@ struct Tiles {
 };
 
 // Starts copying rows [0, rows) of a tile; `row_at(row)` is where a row begins in global memory, or
-// null for a row of zeros. Columns from head_dim on are zeros too.
+// null for a row of zeros. Columns from head_dim on are zeros too. `any` is a valid address.
 template <class T, int width, class RowAt>
-__device__ void copy_rows(Tile<T, width> tile, int rows, int head_dim, const RowAt& row_at) {
+__device__ void copy_rows(Tile<T, width> tile, int rows, int head_dim, const T* any,
+                          const RowAt& row_at) {
   constexpr int kPieces = Tile<T, width>::kPieces;
   constexpr int kRowsAtOnce = kThreads / kPieces;
   const int piece = static_cast<int>(threadIdx.x) % kPieces;
@@ -66,14 +67,14 @@ __device__ void copy_rows(Tile<T, width> tile, int rows, int head_dim, const Row
   for (int row = static_cast<int>(threadIdx.x) / kPieces; row < rows; row += kRowsAtOnce) {
     const T* const from = row_at(row);
     const bool valid = inside && from != nullptr;
-    copy_async_16(tile.at(row, piece), valid ? from + piece * kVector : nullptr, valid);
+    copy_async_16(tile.at(row, piece), valid ? from + piece * kVector : any, valid);
   }
 }
 
 template <int keys, class T, int width>
 __device__ void copy_tile(const PagedKv<T>& kv, const T* head, const std::int32_t* table, int tile,
                           int length, Tile<T, width> to) {
-  copy_rows(to, keys, kv.head_dim, [&](int row) -> const T* {
+  copy_rows(to, keys, kv.head_dim, kv.keys, [&](int row) -> const T* {
     const int position = tile * keys + row;
     if (position >= length) return nullptr;
     return head + kv.offset(table[kv.entry(position)], position);
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Prefill<T> o) {
   const T* const head_keys = o.kv.keys + o.kv.head_offset(kv_head);
   const T* const head_values = o.kv.values + o.kv.head_offset(kv_head);
 
-  copy_rows(kTiles.queries(), kQueries, head_dim, [&](int row) -> const T* {
+  copy_rows(kTiles.queries(), kQueries, head_dim, o.q, [&](int row) -> const T* {
     return row < count ? o.q + (row_begin + first + row) * o.ldq + column : nullptr;
   });
   copy_tile<keys>(o.kv, head_keys, table, 0, length, kTiles.keys(0));

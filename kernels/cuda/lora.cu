@@ -1,0 +1,73 @@
+#include <algorithm>
+
+#include "kernels/cuda/lora_kernels.h"
+
+namespace servelab::kernels::cuda {
+namespace {
+
+bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+
+bool by_rows(LoraKind kind) { return kind == LoraKind::kBgmv || kind == LoraKind::kMbgmv; }
+
+cudaError_t check_types(const LoraBatch& batch) {
+  const bool inputs = batch.type == DType::kBf16 || batch.type == DType::kF16;
+  const bool outputs = batch.y_type == batch.type || batch.y_type == DType::kF32;
+  return inputs && outputs ? cudaSuccess : cudaErrorNotSupported;
+}
+
+bool valid(LoraKind kind, const LoraBatch& batch) {
+  if (batch.rows < 0 || batch.width < 0 || batch.width % 8 != 0 || batch.width > kMaxLoraWidth) {
+    return false;
+  }
+  constexpr int kMaxPieces = 65535;  // a dimension of the grid
+  if (kind == LoraKind::kSgmv) {
+    return batch.segments >= 0 && batch.segments <= kMaxPieces && batch.max_segment_rows >= 0;
+  }
+  return kind != LoraKind::kEinsum || (batch.distinct >= 0 && batch.distinct <= kMaxPieces);
+}
+
+bool valid(const LoraTarget& target, const LoraTarget& first) {
+  return target.in > 0 && target.in % 64 == 0 && target.in == first.in && target.out > 0 &&
+         target.out % 64 == 0 && aligned(target.y) && aligned(target.pairs);
+}
+
+bool nothing_to_do(LoraKind kind, const LoraBatch& batch, int count) {
+  if (batch.rows == 0 || batch.width == 0 || count == 0) return true;
+  if (kind == LoraKind::kSgmv) return batch.segments == 0 || batch.max_segment_rows == 0;
+  return kind == LoraKind::kEinsum && batch.distinct == 0;
+}
+
+}  // namespace
+
+std::size_t lora_workspace(LoraKind kind, const LoraBatch& batch, int targets) {
+  const auto elements = static_cast<std::size_t>(batch.rows) *
+                        static_cast<std::size_t>(batch.width) * static_cast<std::size_t>(targets);
+  if (by_rows(kind)) return elements * kRowSplits * sizeof(float);
+  const auto copies =
+      kind == LoraKind::kEinsum ? static_cast<std::size_t>(batch.distinct) : std::size_t{1};
+  return elements * copies * (kMaxSegmentSplits * sizeof(float) + bytes_of(batch.type));
+}
+
+cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* targets, int count,
+                 const void* x, std::int64_t ldx, std::int64_t ldy, void* workspace,
+                 cudaStream_t stream) {
+  if (const cudaError_t error = check_types(batch); error != cudaSuccess) return error;
+  if (!valid(kind, batch) || count < 0 || count > kMaxLoraTargets || ldx % 8 != 0 || ldy % 8 != 0 ||
+      !aligned(x) || !aligned(workspace)) {
+    return cudaErrorInvalidValue;
+  }
+  LoraCall call{kind, count, 0, batch, {}, x, ldx, ldy, workspace};
+  for (int i = 0; i < count; ++i) {
+    if (!valid(targets[i], targets[0])) return cudaErrorInvalidValue;
+    call.targets[i] = targets[i];
+  }
+  if (nothing_to_do(kind, batch, count)) return cudaSuccess;
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  const cudaError_t error =
+      cudaDeviceGetAttribute(&call.multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  return by_rows(kind) ? lora_by_rows(call, stream) : lora_by_segments(call, stream);
+}
+
+}  // namespace servelab::kernels::cuda

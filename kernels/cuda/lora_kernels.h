@@ -1,0 +1,39 @@
+// What the LoRA kernels' sources share: the call as the kernels see it. Not for other callers.
+#ifndef SERVELAB_KERNELS_CUDA_LORA_KERNELS_H_
+#define SERVELAB_KERNELS_CUDA_LORA_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/lora.h"
+
+namespace servelab::kernels::cuda {
+
+// Everything of a call, by value.
+struct LoraCall {
+  LoraKind kind = LoraKind::kBgmv;
+  int count = 0;
+  int multiprocessors = 0;
+  LoraBatch batch;
+  LoraTarget targets[kMaxLoraTargets];
+  const void* x = nullptr;
+  std::int64_t ldx = 0;
+  std::int64_t ldy = 0;
+  void* workspace = nullptr;
+};
+
+// kBgmv, kMbgmv: sums over `in` are split in this many parts, whatever the batch, so that a row's
+// bits do not depend on it. Workspace: f32 [kRowSplits][targets][rows][width].
+inline constexpr int kRowSplits = 4;
+cudaError_t lora_by_rows(const LoraCall& call, cudaStream_t stream);
+
+// kSgmv, kEinsum. A piece is a segment, or one distinct adapter over all rows. Rows of t: those of
+// the batch, for kEinsum once for each distinct adapter. Workspace: t of `type`
+// [targets][t rows][width], then f32 partial sums [kMaxSegmentSplits][targets][t rows][width].
+inline constexpr int kMaxSegmentSplits = 8;
+cudaError_t lora_by_segments(const LoraCall& call, cudaStream_t stream);
+
+}  // namespace servelab::kernels::cuda
+
+#endif  // SERVELAB_KERNELS_CUDA_LORA_KERNELS_H_
