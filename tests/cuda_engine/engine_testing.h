@@ -44,8 +44,12 @@ inline const std::vector<std::string>& all_targets() {
   return kTargets;
 }
 
+// Whether kernels can be recorded as graphs here; each program says so for its device.
+bool device_records();
+
 inline DevicePlan small_plan(DType type) {
   DevicePlan plan;
+  plan.graphs = device_records();
   plan.type = type;
   plan.limits = {kBlocks, kBlockTokens, 12, 200};
   for (int i = 0; i < kLinearLayers; ++i) plan.targets.push_back(static_cast<LinearLayer>(i));

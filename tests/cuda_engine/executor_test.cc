@@ -215,7 +215,7 @@ TEST_P(CudaEngine, DecodesAreTheSameInAnyBucketAndAsGraphs) {
       const auto first = run(engines.cuda.get(), on_cuda, Exec::kUnmerged, kernel);
       EXPECT_LT(difference(first, expected), allowed()) << name(kernel) << ", " << count;
       EXPECT_EQ(run(engines.cuda.get(), on_cuda, Exec::kUnmerged, kernel), first);
-      EXPECT_TRUE(engines.cuda->ran_graph()) << name(kernel) << ", " << count;
+      EXPECT_EQ(engines.cuda->ran_graph(), device_records()) << name(kernel) << ", " << count;
     }
   }
 }
@@ -237,7 +237,7 @@ TEST_P(CudaEngine, GraphsFollowTheMergedLayers) {
       EXPECT_EQ(got, by_weights[i++]);
     }
   }
-  EXPECT_TRUE(engines.cuda->ran_graph());
+  EXPECT_EQ(engines.cuda->ran_graph(), device_records());
   EXPECT_GT(difference(by_weights[1], by_weights[0]), allowed() / 3);
   EXPECT_GT(difference(by_weights[2], by_weights[1]), allowed() / 3);
 }
@@ -314,8 +314,10 @@ TEST_P(CudaEngine, WeightsGeneratedOnTheDeviceAreTheHosts) {
     cuda::CudaExecutor generated(model, *weights, plan());
     cuda::CudaExecutor copied(model, Stored(*weights), plan());
     const auto ids = prompt(model, 20, 70);
-    EXPECT_EQ(prefill(&generated, ids, 200, nullptr, blocks(0, 9)),
-              prefill(&copied, ids, 200, nullptr, blocks(0, 9)));
+    // On a GPU the two may choose other algorithms for their products.
+    EXPECT_LT(difference(prefill(&generated, ids, 200, nullptr, blocks(0, 9)),
+                         prefill(&copied, ids, 200, nullptr, blocks(0, 9))),
+              allowed() / 2);
   }
 }
 

@@ -17,7 +17,7 @@ namespace servelab::host_device {
 // Puts work on a stream; a stream that is recorded keeps it for its graph.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
-// Work runs as soon as it is enqueued: for kernels that do not ask the stream.
+// Not lazy: work runs as soon as it is enqueued, for kernels that do not ask the stream.
 void set_lazy(bool lazy);
 
 // What cudaMemGetInfo reports as free.

@@ -153,7 +153,8 @@ void attend(const KvCache& cache, const AttentionBatch& batch, int heads, int se
 
 }  // namespace
 
-std::unique_ptr<Dense> make_dense(void* /*workspace*/, std::size_t /*bytes*/) {
+std::unique_ptr<Dense> make_dense(void* /*workspace*/, std::size_t /*bytes*/,
+                                  DenseChoice /*choice*/) {
   return std::make_unique<NaiveDense>();
 }
 

@@ -15,7 +15,9 @@ using kernels::DType;
 using kernels::LoraKind;
 
 constexpr std::size_t kDenseWorkspace = std::size_t{32} << 20;
-constexpr int kLoraGrain = 64;
+constexpr int kLoraGrain = 64;  // of the LoRA kernels
+constexpr int kVector = 8;      // elements of 16 bytes
+constexpr int kWidestHead = 256;
 constexpr const char* kBatchTokens = "engine.max_batch_tokens";
 constexpr const char* kBatch = "engine.max_batch";
 
@@ -69,18 +71,21 @@ CudaExecutor::~CudaExecutor() {
 void CudaExecutor::check_shapes() const {
   SL_CHECK(plan_.type == DType::kBf16 || plan_.type == DType::kF16,
            "the CUDA engine computes in bf16 or f16");
-  if (model_.head_dim != 64 && model_.head_dim != 128) {
-    throw SpecError("the CUDA engine needs a head_dim of 64 or 128; " + model_.name + " has " +
-                    std::to_string(model_.head_dim));
+  const auto refuse = [this](const std::string& needs) {
+    throw SpecError("the CUDA engine needs " + needs + ", and " + model_.name + " has another");
+  };
+  if (model_.head_dim % kVector != 0 || model_.head_dim > kWidestHead) {
+    refuse("a head_dim that is a multiple of 8, at most 256");
   }
-  if (model_.heads % model_.kv_heads != 0) {
-    throw SpecError("the CUDA engine needs heads to be a multiple of kv_heads");
-  }
-  for (const int size : {model_.hidden, model_.ffn}) {
-    if (size % kLoraGrain == 0) continue;
-    throw SpecError("the CUDA engine needs 'hidden' and 'ffn' to be multiples of " +
-                    std::to_string(kLoraGrain) + "; " + model_.name + " has " +
-                    std::to_string(size));
+  if (model_.heads % model_.kv_heads != 0) refuse("heads that are a multiple of kv_heads");
+  if (model_.hidden % kVector != 0) refuse("a 'hidden' that is a multiple of 8");
+  if (model_.ffn % kVector != 0) refuse("an 'ffn' that is a multiple of 8");
+  if (plan_.adapters == 0) return;
+  for (const LinearLayer target : plan_.targets) {
+    const char* const layer = kLinearLayerNames[static_cast<std::size_t>(target)];
+    const LinearShape shape = linear_shape(model_, layer);
+    if (shape.in % kLoraGrain == 0 && shape.out % kLoraGrain == 0) continue;
+    refuse("layers with adapters to be multiples of 64 wide (" + std::string(layer) + ")");
   }
 }
 
