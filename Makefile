@@ -29,7 +29,8 @@ ALL_SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims
                $(wildcard experiments/*/*.yaml)))
 # Specs that run the CPU engine in wall-clock time have a verb of their own.
 CPU_SPECS := $(sort $(shell grep -lE '^(backend: cpu|  backend: .*cpu)' $(ALL_SPECS) /dev/null))
-SPECS := $(filter-out $(CPU_SPECS),$(ALL_SPECS))
+GPU_SPECS := $(sort $(shell grep -lE '^(backend: cuda|  backend: .*cuda)' $(ALL_SPECS) /dev/null))
+SPECS := $(filter-out $(CPU_SPECS) $(GPU_SPECS),$(ALL_SPECS))
 SMOKE_SPECS := $(sort $(wildcard experiments/smoke/*.yaml))
 spec_ids = $(patsubst experiments/%.yaml,%,$(1))
 
@@ -51,7 +52,7 @@ if [ ! -f "$$stamp" ] || [ "$$(cat "$$stamp")" != "$$flags" ]; then \
 fi
 endef
 
-.PHONY: help setup tools build test figures cpu-figures fuzz bench check-format sanitize smoke clean force
+.PHONY: help setup tools build test figures cpu-figures gpu-bundle gpu-check gpu-figures fuzz bench check-format sanitize smoke clean force
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z][^:]*:.*## / { printf "  make %-24s %s\n", $$1, $$2 } \
@@ -82,6 +83,28 @@ figures: build setup  ## run every experiment (only what changed) and draw every
 cpu-figures: build setup  ## the figures measured on the CPU engine, in wall-clock time (about 30 minutes)
 	$(SERVELAB) run $(CPU_SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(CPU_SPECS))
+
+# For a machine with a GPU and without our libraries: what gpu-check and gpu-figures need, built here.
+GPU_PROGRAMS = servelab tests/gpu/servelab_gpu_tests tests/cuda_engine/servelab_gpu_engine_tests \
+               kernels/bench/servelab_cuda_bench
+gpu-bundle: build  ## the CUDA programs and their libraries, to be carried to a GPU machine
+	tests/gpu/bundle.sh '$(BUILD)/gpu-bundle' $(addprefix $(BUILD)/,$(GPU_PROGRAMS))
+
+# BUNDLE=dir: the programs of a bundle in place of a build.
+need_out = @[ -n '$(OUT)' ] || { echo '$@: OUT=dir is missing: where results go' >&2; exit 2; }
+gpu_build = @[ -n '$(BUNDLE)' ] || ! command -v nvidia-smi >/dev/null || $(MAKE) build setup
+GPU_PYTHON = $(or $(wildcard $(PYTHON)),python3)
+gpu-check:  ## OUT=dir: test, benchmark and calibrate on this machine's GPU, in under 8 minutes
+	$(need_out)
+	$(gpu_build)
+	$(GPU_PYTHON) tests/gpu/check.py '$(OUT)' --binaries '$(or $(BUNDLE),$(BUILD))'
+
+gpu-figures:  ## OUT=dir: a slice of at most 7 minutes of the GPU figures; again until all are there
+	$(need_out)
+	$(gpu_build)
+	@export LD_LIBRARY_PATH='$(if $(BUNDLE),$(abspath $(BUNDLE))/lib:)'"$${LD_LIBRARY_PATH:-}"; \
+	'$(if $(BUNDLE),$(BUNDLE)/bin/servelab,$(SERVELAB))' run --time-limit 400 --out '$(OUT)' \
+	  $(if $(PROFILE),--profile '$(PROFILE)') $(GPU_SPECS)
 
 #! figures/<paper>/<fig>  ## run and draw one, such as figures/dlora/fig10
 figures/%: build setup force

@@ -1,0 +1,74 @@
+"""`make gpu-check` with stand-ins for the card and the programs: what it runs, reports and leaves."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/bash\n" + text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def run_check(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = dict(os.environ, PATH=f"{tmp_path / 'path'}:/usr/bin:/bin")
+    return subprocess.run([sys.executable, str(ROOT / "tests/gpu/check.py"),
+                           str(tmp_path / "out"), "--binaries", str(tmp_path / "bundle"),
+                           *arguments], capture_output=True, text=True, env=environment,
+                          check=False, timeout=60)
+
+
+def stand_ins(tmp_path: Path) -> Path:
+    (tmp_path / "path").mkdir()
+    script(tmp_path / "path/nvidia-smi", "echo 'Card, id, 1.0, 80 GiB, 1, 2, 3, 4, 5'")
+    bundle = tmp_path / "bundle/bin"
+    script(bundle / "servelab_gpu_tests", "echo all tests; exit 0")
+    script(bundle / "servelab_gpu_engine_tests", "echo broken; exit 1")
+    script(bundle / "servelab_cuda_bench", 'echo \'[{"name": "bgmv", "ms": 1}]\' >"$2"')
+    script(bundle / "servelab", 'if [ "$1" = calibrate ]; then touch "${@: -1}"; exit 0; fi; exit 2')
+    return bundle
+
+
+def test_without_a_gpu_nothing_runs(tmp_path: Path) -> None:
+    (tmp_path / "path").mkdir()
+    script(tmp_path / "path/nvidia-smi", "exit 9")
+    result = run_check(tmp_path)
+    assert result.returncode == 3
+    assert "no GPU here" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_step_is_reported_and_failures_count(tmp_path: Path) -> None:
+    stand_ins(tmp_path)
+    result = run_check(tmp_path)
+    assert result.returncode == 1
+    report = json.loads((tmp_path / "out/check.json").read_text())
+    status = {step["step"]: step["status"] for step in report["steps"]}
+    assert report["card"]["name"] == "Card"
+    assert status["servelab_gpu_tests"] == "passed"
+    assert status["servelab_gpu_engine_tests"] == "FAILED with code 1"
+    assert status["memcheck"] == "skipped" or status["memcheck"].startswith("FAILED")
+    assert status["kernel benchmarks"] == "passed"
+    assert status["calibration"] == "passed"
+    assert status["dlora/fig10_cuda"] == "FAILED with code 2"
+    assert {"name": "bgmv", "ms": 1} in report["benchmarks"]
+    assert "broken" in (tmp_path / "out/log.txt").read_text()
+    assert (tmp_path / "out/profile.yaml").exists()
+    assert len(list((tmp_path / "out").iterdir())) <= 8
+
+
+def test_no_step_outlives_the_time(tmp_path: Path) -> None:
+    script(stand_ins(tmp_path) / "servelab_gpu_tests", "sleep 30")
+    result = run_check(tmp_path, "--seconds", "6")
+    report = json.loads((tmp_path / "out/check.json").read_text())
+    assert report["steps"][0]["status"].startswith("FAILED: cut off after")
+    assert report["steps"][-1] == {"step": "dlora/fig10_cuda", "status": "skipped",
+                                   "reason": "no time is left"}
+    assert report["seconds"] < 20
+    assert result.returncode == 1

@@ -1,0 +1,197 @@
+"""The first thing to run on a machine with a GPU: `make gpu-check OUT=dir`.
+
+Runs, in under eight minutes: the kernels' and the engine's tests, both again under compute-sanitizer
+on a small part, the kernel benchmarks (with PyTorch's times beside them where it is installed), a
+quick calibration, and the GPU figures' quick forms with the profile that came out. Leaves in dir:
+
+    check.json          what ran, for how long, how it ended; the card; every benchmark row
+    profile.yaml        the hardware profile fitted from this card
+    calibration.csv     the measurements behind it
+    <paper>_figNN.h5    one for each figure: its collected.h5 and points (python -m analysis.pack)
+    log.txt             everything that was printed
+
+Exit code 0: all that ran passed; 1: something failed; 3: there is no GPU here.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ["dlora/fig05_cuda", "caraserve/fig04_cuda", "placement/fig05_cuda", "dlora/fig10_cuda"]
+QUERY = ("name,uuid,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,power.limit,"
+         "temperature.gpu")
+
+
+class Check:
+    def __init__(self, out: Path, binaries: Path, limit_s: float, model: str) -> None:
+        self.out, self.binaries, self.model = out, binaries, model
+        self.started = time.monotonic()
+        self.limit_s = limit_s
+        self.log = open(out / "log.txt", "w", encoding="utf-8")
+        self.report: dict = {"steps": [], "benchmarks": []}
+        self.environment = dict(os.environ)
+        libraries = binaries / "lib"
+        if libraries.is_dir():  # a bundle brings what the machine may lack
+            paths = [str(libraries), self.environment.get("LD_LIBRARY_PATH", "")]
+            self.environment["LD_LIBRARY_PATH"] = ":".join(p for p in paths if p)
+
+    def left_s(self) -> float:
+        return self.limit_s - (time.monotonic() - self.started)
+
+    def binary(self, name: str) -> Path | None:
+        for folder in ("", "bin", "tests/gpu", "tests/cuda_engine", "kernels/bench"):
+            path = self.binaries / folder / name
+            if path.is_file():
+                return path
+        return None
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+        self.log.write(text + "\n")
+
+    def skip(self, name: str, reason: str) -> None:
+        self.report["steps"].append({"step": name, "status": "skipped", "reason": reason})
+        self.say(f"{name:28} skipped: {reason}")
+
+    def run(self, name: str, command: list, most_s: float, allowed: tuple = (0,)) -> bool:
+        """Runs a step for at most `most_s` seconds or what is left; True when it passed."""
+        limit = min(most_s, self.left_s())
+        if limit < 5:
+            self.skip(name, "no time is left")
+            return False
+        begin = time.monotonic()
+        self.log.write(f"\n== {name}: {' '.join(map(str, command))}\n")
+        self.log.flush()
+        try:
+            code = subprocess.run([str(part) for part in command], cwd=ROOT, timeout=limit,
+                                  stdout=self.log, stderr=subprocess.STDOUT, check=False,
+                                  env=self.environment, stdin=subprocess.DEVNULL).returncode
+            status = "passed" if code in allowed else f"FAILED with code {code}"
+        except subprocess.TimeoutExpired:
+            code, status = -1, f"FAILED: cut off after {limit:.0f} s"
+        except OSError as problem:
+            code, status = -1, f"FAILED: {problem}"
+        took = time.monotonic() - begin
+        self.report["steps"].append({"step": name, "status": status, "code": code,
+                                     "seconds": round(took, 1)})
+        self.say(f"{name:28} {status} ({took:.0f} s)")
+        return status == "passed"
+
+    def finish(self) -> int:
+        self.report["seconds"] = round(time.monotonic() - self.started, 1)
+        failed = [s for s in self.report["steps"] if s["status"].startswith("FAILED")]
+        self.report["passed"] = not failed
+        (self.out / "check.json").write_text(json.dumps(self.report, indent=1) + "\n",
+                                             encoding="utf-8")
+        self.say(f"gpu-check: {len(self.report['steps'])} steps, {len(failed)} failed, "
+                 f"{self.report['seconds']:.0f} s; {self.out}/check.json")
+        return 1 if failed else 0
+
+
+def card() -> dict | None:
+    """What nvidia-smi says of the first GPU; None without one."""
+    try:
+        answer = subprocess.run(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"],
+                                capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = answer.strip().splitlines()
+    return dict(zip(QUERY.split(","), lines[0].split(", "))) if lines else None
+
+
+def tests(check: Check) -> None:
+    for name in ("servelab_gpu_tests", "servelab_gpu_engine_tests"):
+        binary = check.binary(name)
+        if binary is None:
+            check.skip(name, f"not built in {check.binaries}")
+            continue
+        check.run(name, [binary, "--gtest_brief=1"], 120)
+    sanitizer = shutil.which("compute-sanitizer")
+    binary = check.binary("servelab_gpu_tests")
+    for tool in ("memcheck", "racecheck"):
+        if sanitizer is None or binary is None:
+            check.skip(tool, "compute-sanitizer was not found" if binary else "no tests were built")
+            continue
+        check.run(tool, [sanitizer, "--tool", tool, "--error-exitcode", "9", binary,
+                         "--gtest_brief=1", "--gtest_filter=*Small*"], 60)
+
+
+def benchmarks(check: Check) -> None:
+    binary = check.binary("servelab_cuda_bench")
+    if binary is None:
+        check.skip("servelab_cuda_bench", f"not built in {check.binaries}")
+        return
+    ours, torch = check.out / "bench.json", check.out / "torch.json"
+    check.run("kernel benchmarks", [binary, "--json", ours, "--seconds", "60"], 90)
+    check.run("the same in PyTorch", [sys.executable, ROOT / "tests/gpu/torch_lora.py", "--json",
+                                      torch], 60, allowed=(0, 3))
+    for path in (ours, torch):
+        if path.is_file():
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            check.report["benchmarks"] += rows if isinstance(rows, list) else rows.get("rows", [])
+            path.unlink()
+
+
+def figures(check: Check, profile: Path) -> None:
+    servelab = check.binary("servelab")
+    results = check.out / "results"
+    for figure in FIGURES:
+        limit = check.left_s() - 5
+        if limit < 10:
+            check.skip(figure, "no time is left")
+            continue
+        command = [servelab, "run", f"experiments/{figure}.yaml", "--quick", "--out", results,
+                   "--time-limit", f"{limit:.0f}"]
+        if profile.is_file():
+            command += ["--profile", profile]
+        check.run(figure, command, limit, allowed=(0, 75))
+        spec_id = f"{figure}-quick" + ("_profile" if profile.is_file() else "")
+        if (results / spec_id / "collected.h5").is_file():
+            name = figure.removesuffix("_cuda").replace("/", "_") + ".h5"
+            check.run(f"pack {name}", [sys.executable, "-m", "analysis.pack", "pack",
+                                       results / spec_id, check.out / name], 30)
+    shutil.rmtree(results, ignore_errors=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="check and measure servelab on this GPU")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--binaries", type=Path, default=ROOT / "build",
+                        help="a build folder, or a bundle of `make gpu-bundle`")
+    parser.add_argument("--seconds", type=float, default=460, help="to take at most")
+    parser.add_argument("--model", default="llama-2-7b")
+    arguments = parser.parse_args()
+    gpu = card()
+    if gpu is None:
+        print("gpu-check: no GPU here (nvidia-smi finds none): nothing was run", file=sys.stderr)
+        return 3
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    check = Check(arguments.out.resolve(), arguments.binaries.resolve(), arguments.seconds,
+                  arguments.model)
+    check.report["card"] = gpu
+    check.say(f"{gpu['name']}, driver {gpu['driver_version']}")
+    servelab = check.binary("servelab")
+    if servelab is None:
+        print(f"gpu-check: no servelab in {check.binaries}; run `make build` first",
+              file=sys.stderr)
+        return 1
+    tests(check)
+    benchmarks(check)
+    profile = check.out / "profile.yaml"
+    check.run("calibration", [servelab, "calibrate", "--backend", "cuda", "--model", check.model,
+                              "--quick", "--out", profile], 90)
+    (check.out / "profile.csv").exists() and (check.out / "profile.csv").rename(
+        check.out / "calibration.csv")
+    figures(check, profile)
+    return check.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
