@@ -2,6 +2,7 @@
 // variant of the shrink is in lora_shrink_sm90.cu.
 #include <algorithm>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/lora_device.cuh"
 
@@ -407,11 +408,10 @@ cudaError_t run(const LoraCall& call, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t lora_by_segments(const LoraCall& call, cudaStream_t stream) {
-  const bool wide = call.batch.y_type == DType::kF32;
-  if (call.batch.type == DType::kBf16) {
-    return wide ? run<Bf16, float>(call, stream) : run<Bf16, Bf16>(call, stream);
-  }
-  return wide ? run<F16, float>(call, stream) : run<F16, F16>(call, stream);
+  return with_half_type(call.batch.type, [&](auto element) {
+    using T = decltype(element);
+    return call.batch.y_type == DType::kF32 ? run<T, float>(call, stream) : run<T, T>(call, stream);
+  });
 }
 
 }  // namespace servelab::kernels::cuda
