@@ -37,6 +37,12 @@ bool nothing_to_do(LoraKind kind, const LoraBatch& batch, int count) {
   return kind == LoraKind::kEinsum && batch.distinct == 0;
 }
 
+cudaError_t device_attribute(cudaDeviceAttr which, int& value) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error == cudaSuccess ? cudaDeviceGetAttribute(&value, which, device) : error;
+}
+
 }  // namespace
 
 std::size_t lora_workspace(LoraKind kind, const LoraBatch& batch, int targets) {
@@ -48,26 +54,33 @@ std::size_t lora_workspace(LoraKind kind, const LoraBatch& batch, int targets) {
   return elements * copies * (kMaxSegmentSplits * sizeof(float) + bytes_of(batch.type));
 }
 
-cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* targets, int count,
-                 const void* x, std::int64_t ldx, std::int64_t ldy, void* workspace,
-                 cudaStream_t stream) {
+cudaError_t lora_with(SegmentShrink shrink, LoraKind kind, const LoraBatch& batch,
+                      const LoraTarget* targets, int count, const void* x, std::int64_t ldx,
+                      std::int64_t ldy, void* workspace, cudaStream_t stream) {
   if (const cudaError_t error = check_types(batch); error != cudaSuccess) return error;
   if (!valid(kind, batch) || count < 0 || count > kMaxLoraTargets || ldx % 8 != 0 || ldy % 8 != 0 ||
       !aligned(x) || !aligned(workspace)) {
     return cudaErrorInvalidValue;
   }
-  LoraCall call{kind, count, 0, batch, {}, x, ldx, ldy, workspace};
+  LoraCall call{kind, count, 0, shrink, batch, {}, x, ldx, ldy, workspace};
   for (int i = 0; i < count; ++i) {
     if (!valid(targets[i], targets[0])) return cudaErrorInvalidValue;
     call.targets[i] = targets[i];
   }
   if (nothing_to_do(kind, batch, count)) return cudaSuccess;
-  int device = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  const cudaError_t error =
-      cudaDeviceGetAttribute(&call.multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  const cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, call.multiprocessors);
   if (error != cudaSuccess) return error;
   return by_rows(kind) ? lora_by_rows(call, stream) : lora_by_segments(call, stream);
+}
+
+cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* targets, int count,
+                 const void* x, std::int64_t ldx, std::int64_t ldy, void* workspace,
+                 cudaStream_t stream) {
+  int major = 0;
+  const cudaError_t error = device_attribute(cudaDevAttrComputeCapabilityMajor, major);
+  if (error != cudaSuccess) return error;
+  return lora_with(major == 9 ? kHopperShrink : SegmentShrink::kMma, kind, batch, targets, count, x,
+                   ldx, ldy, workspace, stream);
 }
 
 }  // namespace servelab::kernels::cuda

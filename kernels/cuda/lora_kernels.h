@@ -10,11 +10,21 @@
 
 namespace servelab::kernels::cuda {
 
+// How kSgmv and kEinsum compute t.
+enum class SegmentShrink : std::uint8_t {
+  kMma,    // mma.sync
+  kWgmma,  // compute capability 9.0: tensor copies and wgmma
+};
+// For 9.0. The wgmma shrink has run only on the host, by the documented layouts; it becomes the
+// default here when a GPU has confirmed and timed it (tests/gpu/lora_test.cc, servelab_cuda_bench).
+inline constexpr SegmentShrink kHopperShrink = SegmentShrink::kMma;
+
 // Everything of a call, by value.
 struct LoraCall {
   LoraKind kind = LoraKind::kBgmv;
   int count = 0;
   int multiprocessors = 0;
+  SegmentShrink shrink = SegmentShrink::kMma;
   LoraBatch batch;
   LoraTarget targets[kMaxLoraTargets];
   const void* x = nullptr;
@@ -33,6 +43,12 @@ cudaError_t lora_by_rows(const LoraCall& call, cudaStream_t stream);
 // [targets][t rows][width], then f32 partial sums [kMaxSegmentSplits][targets][t rows][width].
 inline constexpr int kMaxSegmentSplits = 8;
 cudaError_t lora_by_segments(const LoraCall& call, cudaStream_t stream);
+
+// lora() with a given shrink, for tests and benchmarks. cudaErrorNotSupported where the device
+// lacks it.
+cudaError_t lora_with(SegmentShrink shrink, LoraKind kind, const LoraBatch& batch,
+                      const LoraTarget* targets, int count, const void* x, std::int64_t ldx,
+                      std::int64_t ldy, void* workspace, cudaStream_t stream);
 
 }  // namespace servelab::kernels::cuda
 

@@ -1,5 +1,6 @@
 // W + scale * B A on tensor cores. Bound by reading and writing W.
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/lora.h"
 
@@ -139,8 +140,9 @@ cudaError_t lora_merge(DType type, const LoraPair& pair, int out_rows, int in, c
     return cudaMemcpyAsync(out, w, bytes, cudaMemcpyDeviceToDevice, stream);
   }
   const int depth = (pair.rank + 7) / 8 * 8;
-  return type == DType::kBf16 ? start<Bf16>(pair, depth, out_rows, in, w, out, stream)
-                              : start<F16>(pair, depth, out_rows, in, w, out, stream);
+  return with_half_type(type, [&](auto element) {
+    return start<decltype(element)>(pair, depth, out_rows, in, w, out, stream);
+  });
 }
 
 }  // namespace servelab::kernels::cuda

@@ -2,6 +2,7 @@
 // the kernels are made of 16-byte loads, eight of them in flight in each thread: 4 KiB per warp.
 #include <algorithm>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/lora_device.cuh"
 
@@ -231,11 +232,11 @@ cudaError_t start(const LoraCall& call, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t lora_by_rows(const LoraCall& call, cudaStream_t stream) {
-  const bool wide = call.batch.y_type == DType::kF32;
-  if (call.batch.type == DType::kBf16) {
-    return wide ? start<Bf16, float>(call, stream) : start<Bf16, Bf16>(call, stream);
-  }
-  return wide ? start<F16, float>(call, stream) : start<F16, F16>(call, stream);
+  return with_half_type(call.batch.type, [&](auto element) {
+    using T = decltype(element);
+    return call.batch.y_type == DType::kF32 ? start<T, float>(call, stream)
+                                            : start<T, T>(call, stream);
+  });
 }
 
 }  // namespace servelab::kernels::cuda

@@ -1,70 +1,13 @@
 // SGMV and the one-hot einsum on tensor cores: mma.m16n8k16, tiles through cp.async. The Hopper
-// variant of the shrink is in lora_shrink_sm90.cu.
+// variant of the shrink is in lora_wgmma.cu.
 #include <algorithm>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/lora_device.cuh"
+#include "kernels/cuda/lora_segments.cuh"
 
 namespace servelab::kernels::cuda {
 namespace {
-
-constexpr int kThreads = 128;
-constexpr int kTileRows = 64;   // of x, t and y
-constexpr int kTileDepth = 64;  // of x and A: 128 bytes a row, in 8 chunks
-constexpr int kStages = 4;
-constexpr int kChunks = kTileDepth / kVector;
-constexpr int kChunkBytes = 16;
-
-// A segment's rows, or (kEinsum) all rows for one distinct adapter.
-struct Piece {
-  int begin;  // the first row of x and y
-  int rows;   // 0: nothing to do
-  int slot;
-  std::int64_t t_row;  // the first row of t
-};
-__device__ inline Piece piece_of(const LoraCall& call, int index) {
-  const LoraBatch& batch = call.batch;
-  if (call.kind == LoraKind::kEinsum) {
-    return {0, batch.rows, batch.distinct_slots[index], std::int64_t{index} * batch.rows};
-  }
-  const int begin = batch.segment_begin[index];
-  const int slot = batch.segment_slots[index];
-  return {begin, slot < 0 ? 0 : batch.segment_begin[index + 1] - begin, slot, begin};
-}
-
-// t of `type`, and its partial sums, in the workspace.
-struct Intermediate {
-  std::int64_t rows;  // of t, for each target
-  void* t;            // [targets][rows][width]
-  float* partial;     // [splits][targets][rows][width]
-};
-__host__ __device__ inline Intermediate intermediate(const LoraCall& call) {
-  const std::int64_t copies = call.kind == LoraKind::kEinsum ? call.batch.distinct : 1;
-  const std::int64_t rows = copies * call.batch.rows;
-  char* const t = static_cast<char*>(call.workspace);
-  const std::int64_t bytes = 2 * call.count * rows * call.batch.width;  // of 16-bit elements
-  return {rows, t, reinterpret_cast<float*>(t + bytes)};
-}
-
-// Rows of 8 chunks; the chunk's place is its number xor its row's, so that eight rows of a matrix
-// lie in different banks.
-__device__ inline char* chunk_at(char* tile, int row, int chunk) {
-  return tile + (row * kChunks + (chunk ^ row % kChunks)) * kChunkBytes;
-}
-
-// Starts to copy kRows rows of kTileDepth elements, zeros past `valid` of them.
-template <int kRows, class T>
-__device__ inline void copy_tile(char* tile, const T* from, std::int64_t stride, int valid) {
-#pragma unroll
-  for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
-    const int index = i * kThreads + static_cast<int>(threadIdx.x);
-    const int row = index / kChunks;
-    const int chunk = index % kChunks;
-    const bool inside = row < valid;
-    copy_async_16(chunk_at(tile, row, chunk), inside ? from + row * stride + chunk * kVector : from,
-                  inside);
-  }
-}
 
 // sums[16 rows of the warp][8 kTiles columns] += x A^T over one stage.
 template <class T, int kTiles>
@@ -119,7 +62,7 @@ __device__ inline void write_t(const LoraCall& call, const Piece& piece, int row
 // Grid: tiles of rows * splits, pieces, targets. t's rows, up to 8 kTiles columns, over this
 // block's part of `in`. Shared memory: kStages tiles of x and of A.
 template <class T, int kTiles>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kShrinkThreads)
     shrink_segments_kernel(const __grid_constant__ LoraCall call, int splits) {
   constexpr int kXBytes = kTileRows * kTileDepth * 2;
   constexpr int kStageBytes = kXBytes + 8 * kTiles * kTileDepth * 2;
@@ -164,11 +107,11 @@ __global__ void __launch_bounds__(kThreads)
              sums);
 }
 
-// t = the splits' sums in their order, rounded. Grid: elements of t / (4 kThreads).
+// t = the splits' sums in their order, rounded. Grid: elements of t / (4 kShrinkThreads).
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kShrinkThreads)
     sum_splits_kernel(const float* partial, int splits, std::int64_t elements, T* t) {
-  const std::int64_t i = 4 * (std::int64_t{blockIdx.x} * kThreads + threadIdx.x);
+  const std::int64_t i = 4 * (std::int64_t{blockIdx.x} * kShrinkThreads + threadIdx.x);
   if (i >= elements) return;
   float4 sum = *reinterpret_cast<const float4*>(partial + i);
 #pragma unroll 4
@@ -333,11 +276,6 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
 
 // --- launches ---
 
-struct Pieces {
-  int count;
-  int row_tiles;         // of the longest
-  std::int64_t working;  // a bound of the row tiles of all
-};
 Pieces pieces_of(const LoraCall& call) {
   const LoraBatch& batch = call.batch;
   if (call.kind == LoraKind::kEinsum) {
@@ -365,7 +303,7 @@ cudaError_t shrink(const LoraCall& call, const Pieces& pieces, int splits, cudaS
   return launch(shrink_segments_kernel<T, kTiles>,
                 dim3(static_cast<unsigned>(pieces.row_tiles * splits),
                      static_cast<unsigned>(pieces.count), static_cast<unsigned>(call.count)),
-                kThreads, kShared, stream, call, splits);
+                kShrinkThreads, kShared, stream, call, splits);
 }
 
 template <class T, class Y, int kSteps>
@@ -385,12 +323,14 @@ template <class T, class Y, int kSteps>
 cudaError_t run(const LoraCall& call, cudaStream_t stream) {
   const Pieces pieces = pieces_of(call);
   const int splits = splits_of(call, pieces);
-  cudaError_t error = shrink<T, 2 * kSteps>(call, pieces, splits, stream);
+  cudaError_t error = call.shrink == SegmentShrink::kWgmma
+                          ? wgmma_shrink(call, pieces, splits, stream)
+                          : shrink<T, 2 * kSteps>(call, pieces, splits, stream);
   if (error == cudaSuccess && splits > 1) {
     const Intermediate to = intermediate(call);
     const std::int64_t elements = call.count * to.rows * call.batch.width;
-    error = launch(sum_splits_kernel<T>, blocks_for(elements, 4 * kThreads), kThreads, 0, stream,
-                   to.partial, splits, elements, static_cast<T*>(to.t));
+    error = launch(sum_splits_kernel<T>, blocks_for(elements, 4 * kShrinkThreads), kShrinkThreads,
+                   0, stream, to.partial, splits, elements, static_cast<T*>(to.t));
   }
   if (error != cudaSuccess) return error;
   return expand<T, Y, kSteps>(call, pieces, stream);
@@ -407,11 +347,10 @@ cudaError_t run(const LoraCall& call, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t lora_by_segments(const LoraCall& call, cudaStream_t stream) {
-  const bool wide = call.batch.y_type == DType::kF32;
-  if (call.batch.type == DType::kBf16) {
-    return wide ? run<Bf16, float>(call, stream) : run<Bf16, Bf16>(call, stream);
-  }
-  return wide ? run<F16, float>(call, stream) : run<F16, F16>(call, stream);
+  return with_half_type(call.batch.type, [&](auto element) {
+    using T = decltype(element);
+    return call.batch.y_type == DType::kF32 ? run<T, float>(call, stream) : run<T, T>(call, stream);
+  });
 }
 
 }  // namespace servelab::kernels::cuda

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/platform_gpu_sm90.cuh"
 #include "kernels/dtype.h"
 
 namespace servelab::kernels::cuda {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/cuda/lora_kernels.h"
 #include "tests/gpu/device.h"
 #include "tests/kernels/support.h"
 
@@ -100,9 +101,11 @@ class Case {
     return batch;
   }
 
-  // Each target's y after the call, with the workspace poisoned by `poison` before.
-  std::vector<std::vector<char>> run(LoraKind kind, unsigned char poison) const {
-    return run(kind, batch(), device_x_->data(), poison);
+  // Each target's y after the call, with the workspace poisoned by `poison` before. Empty where the
+  // device lacks this shrink.
+  std::vector<std::vector<char>> run(LoraKind kind, unsigned char poison,
+                                     SegmentShrink shrink = SegmentShrink::kMma) const {
+    return run(kind, batch(), device_x_->data(), poison, 0, shrink);
   }
 
   // One row alone.
@@ -111,7 +114,7 @@ class Case {
     one.rows = 1;
     one.slots += row;
     const char* const x = static_cast<const char*>(device_x_->data()) + row * ldx_ * 2;
-    return run(kind, one, x, 0xff, row);
+    return run(kind, one, x, 0xff, row, SegmentShrink::kMma);
   }
 
   // y += scale * B (A x) in double, and the magnitude of what rounding t changes.
@@ -196,7 +199,8 @@ class Case {
   }
 
   std::vector<std::vector<char>> run(LoraKind kind, const LoraBatch& batch, const void* x,
-                                     unsigned char poison, int first_row = 0) const {
+                                     unsigned char poison, int first_row,
+                                     SegmentShrink shrink) const {
     std::vector<std::unique_ptr<DeviceTensor>> ys;
     std::vector<LoraTarget> targets;
     for (const Target& target : targets_) {
@@ -209,8 +213,10 @@ class Case {
     const int count = static_cast<int>(targets.size());
     const std::vector<unsigned char> poisoned(lora_workspace(kind, batch, count), poison);
     const DeviceVector<unsigned char> workspace(poisoned);
-    EXPECT_EQ(lora(kind, batch, targets.data(), count, x, ldx_, ldy_, workspace.data(), nullptr),
-              cudaSuccess);
+    const cudaError_t error = lora_with(shrink, kind, batch, targets.data(), count, x, ldx_, ldy_,
+                                        workspace.data(), nullptr);
+    if (error == cudaErrorNotSupported && shrink == SegmentShrink::kWgmma) return {};
+    EXPECT_EQ(error, cudaSuccess);
     EXPECT_TRUE(workspace.intact());
     std::vector<std::vector<char>> result;
     for (const auto& y : ys) {
@@ -324,6 +330,26 @@ TEST_P(LoraTest, RowsOfSeveralTilesAndSteps) {
   check({4096, {4096, 1024, 1024}, {16, 128, 64, 8}, {1, 300, 0, 77, 1, 1, 200}, true}, type(),
         random);
   check({11008, {4096}, {32, 8}, {1, 1, 1, 130}, false}, type(), random);
+}
+
+// Hopper's shrink: by instructions that the host emulates by their documented layouts.
+TEST_P(LoraTest, WgmmaShrinkMatchesTheDefinition) {
+  Random random(27);
+  std::vector<Shape> shapes = {{64, {64}, {8}, {3}, false},
+                               {576, {64, 128}, {16, 33, 5}, {1, 0, 17, 70}, true},
+                               {1024, {64}, {128, 72}, {20, 3}, false},
+                               {512, {64}, {100, 8}, {1, 2, 16}, false}};
+  for (int i = is_slow() ? 0 : 30; i > 0; --i) shapes.push_back(random_shape(random, 300));
+  for (const Shape& shape : shapes) {
+    const Case c(type(), DType::kF32, shape, random);
+    for (const LoraKind kind : {LoraKind::kSgmv, LoraKind::kEinsum}) {
+      const auto results = c.run(kind, 0xff, SegmentShrink::kWgmma);
+      if (results.empty()) GTEST_SKIP() << "the device has no wgmma (compute capability 9.0)";
+      expect_definition(c, kind, DType::kF32, results);
+      if (HasFatalFailure()) return;
+      EXPECT_EQ(c.run(kind, 0x3c, SegmentShrink::kWgmma), results) << "other bits";
+    }
+  }
 }
 
 TEST_P(LoraTest, RowKindsGiveARowTheSameBitsInEveryBatch) {

@@ -12,6 +12,7 @@
 #include "kernels/dtype.h"
 #include "tests/kernels/cuda_host/executor.h"
 #include "tests/kernels/cuda_host/indices.h"
+#include "tests/kernels/cuda_host/platform_host_sm90.h"
 
 namespace servelab::kernels::cuda {
 
