@@ -180,12 +180,6 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
                                               const Workload& workload, const CostModel* cost,
                                               const RealRun& run, PromptSource prompts) {
   const std::shared_ptr<const Accelerator> accelerator = find_accelerator(settings.backend);
-  const int devices = accelerator->devices();
-  if (settings.cluster.replicas > devices) {
-    throw SpecError("cluster.replicas: each of the " + std::to_string(settings.cluster.replicas) +
-                    " replicas needs a device of its own, and this machine has " +
-                    std::to_string(devices));
-  }
   const RealBackendOptions options = common_options(settings, workload);
   DevicePlan base;
   base.type = element_type(settings.backend, settings.runtime, settings.model);
@@ -195,7 +189,8 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
   const auto make = [&settings, &workload, &weights = *run.weights, accelerator, base](
                         ReplicaId replica, const ReplicaLayout& layout) {
     DevicePlan plan = base;
-    plan.device = static_cast<int>(replica);
+    plan.ranks = settings.cluster.tensor_parallel;
+    plan.device = static_cast<int>(replica) * plan.ranks;
     plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
                    layout.max_batch_tokens};
     plan.adapters = static_cast<int>(layout.adapters);
@@ -212,12 +207,16 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
 
 RealRun open_real_run(const PointSettings& settings, const Workload& workload,
                       const CostModel* cost) {
-  if (settings.cluster.tensor_parallel > 1) {
-    throw SpecError("cluster.tensor_parallel: the " +
-                    std::string(settings.backend == "cpu" ? "CPU" : "CUDA") +
-                    " engine runs a replica on one device; use 1");
+  const int devices = settings.cluster.replicas * settings.cluster.tensor_parallel;
+  if (settings.backend == "cpu") {
+    if (settings.cluster.tensor_parallel > 1) {
+      throw SpecError(
+          "cluster.tensor_parallel: the CPU engine runs a replica on one device; use 1");
+    }
+  } else if (const int there = find_accelerator(settings.backend)->devices(); there < devices) {
+    throw SpecError("cluster: replicas and tensor_parallel ask for " + std::to_string(devices) +
+                    " devices, one for each, and this machine has " + std::to_string(there));
   }
-  if (settings.backend != "cpu") find_accelerator(settings.backend)->devices();
   RealRun run;
   run.weights = open_weights(settings.model);
   run.adapters = make_adapter_source(settings, workload);

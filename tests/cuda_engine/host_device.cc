@@ -1,6 +1,7 @@
 #include "tests/cuda_engine/host_device.h"
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -32,6 +33,7 @@ struct CUgraphExec_st {
 namespace servelab::host_device {
 namespace {
 
+constexpr int kDevices = 4;  // all of them the host
 constexpr int kMultiprocessors = 4;
 constexpr unsigned char kPoison = 0xff;  // NaN in every type
 
@@ -41,6 +43,11 @@ std::size_t free_memory = std::size_t{2} << 30;
 // One for all streams: work may wait for other streams.
 std::recursive_mutex& mutex() {
   static std::recursive_mutex instance;
+  return instance;
+}
+
+std::condition_variable_any& changed() {
+  static std::condition_variable_any instance;
   return instance;
 }
 
@@ -67,6 +74,10 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   return cudaSuccess;
 }
 
+// The caller holds the mutex once, as cudaStreamSynchronize does.
+void wait_until(const std::function<bool()>& condition) { changed().wait(mutex(), condition); }
+void notify() { changed().notify_all(); }
+
 void set_lazy(bool value) { lazy = value; }
 void set_free_memory(std::size_t bytes) { free_memory = bytes; }
 
@@ -74,6 +85,7 @@ void set_free_memory(std::size_t bytes) { free_memory = bytes; }
 
 using servelab::host_device::enqueue;
 using servelab::host_device::free_memory;
+using servelab::host_device::kDevices;
 using servelab::host_device::kMultiprocessors;
 using servelab::host_device::kPoison;
 using servelab::host_device::mutex;
@@ -82,14 +94,16 @@ using servelab::host_device::run_to;
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = kDevices;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device) {
+  return device < kDevices ? cudaSuccess : cudaErrorInvalidDevice;
+}
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
   switch (attribute) {

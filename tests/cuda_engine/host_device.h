@@ -17,6 +17,11 @@ namespace servelab::host_device {
 // Puts work on a stream; a stream that is recorded keeps it for its graph.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
+// For work that other threads' work must follow up: waits until `condition`, asked when notify() is
+// called, while other streams go on. Called from within work on a stream.
+void wait_until(const std::function<bool()>& condition);
+void notify();
+
 // Not lazy: work runs as soon as it is enqueued, for kernels that do not ask the stream.
 void set_lazy(bool lazy);
 

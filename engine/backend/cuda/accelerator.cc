@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/backend/cuda/cuda_executor.h"
+#include "engine/backend/cuda/tp_executor.h"
 
 namespace servelab::cuda {
 namespace {
@@ -37,7 +38,14 @@ class CudaAccelerator final : public Accelerator {
 
   std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
                                  const DevicePlan& plan) const override {
-    devices();
+    const int there = devices();
+    if (plan.device + plan.ranks > there) {
+      throw SpecError(
+          "cluster: replicas * tensor_parallel devices are needed, one for each, and "
+          "this machine has " +
+          std::to_string(there));
+    }
+    if (plan.ranks > 1) return std::make_unique<TpExecutor>(model, weights, plan);
     return std::make_unique<CudaExecutor>(model, weights, plan);
   }
 };

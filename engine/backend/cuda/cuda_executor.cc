@@ -40,12 +40,14 @@ int set_device(int device) {
 }  // namespace
 
 CudaExecutor::CudaExecutor(const ModelConfig& model, const ModelWeights& weights,
-                           const DevicePlan& plan)
-    : model_(model),
+                           const DevicePlan& plan, const RankSeat& seat)
+    : whole_model_(model),
+      seat_(seat),
+      model_(shard_model(model, seat.shard)),
       plan_(plan),
-      shapes_(model),
+      shapes_(model_),
       multiprocessors_(set_device(plan.device)),
-      kv_(model, plan),
+      kv_(model_, plan),
       merged_(static_cast<std::size_t>(model.layers)),
       use_merged_(static_cast<std::size_t>(model.layers)) {
   check_shapes();
@@ -57,8 +59,9 @@ CudaExecutor::CudaExecutor(const ModelConfig& model, const ModelWeights& weights
   memory.check(free);
   arena_ = std::make_unique<Arena>(memory.total());
   allocate();
-  weights_ = std::make_unique<DeviceWeights>(model_, weights, plan_.type, arena_.get(), &pinned_,
-                                             stream_.get());
+  weights_ = std::make_unique<DeviceWeights>(
+      model_, *shard_weights(whole_model_, weights, seat_.shard),
+      vocab_range(whole_model_, seat_.shard), plan_.type, arena_.get(), &pinned_, stream_.get());
   dense_ = kernels::cuda::make_dense(dense_workspace_, kDenseWorkspace);
   if (dense_ == nullptr) throw SpecError("the CUDA engine: cuBLASLt could not be started");
 }
@@ -100,7 +103,7 @@ std::size_t CudaExecutor::layers_bytes() const {
 }
 
 void CudaExecutor::make_plan(MemoryPlan* plan) {
-  DeviceWeights::plan(model_, plan_.type, plan);
+  DeviceWeights::plan(model_, vocab_range(whole_model_, seat_.shard), plan_.type, plan);
   AdapterStore::plan(model_, plan_, plan);
   kv_.plan(plan);
   if (plan_.whole_models) {

@@ -11,22 +11,33 @@
 #include <vector>
 
 #include "engine/backend/cuda/adapter_store.h"
+#include "engine/backend/cuda/collective.h"
 #include "engine/backend/cuda/device_weights.h"
 #include "engine/backend/cuda/kv_store.h"
 #include "engine/backend/cuda/step_graphs.h"
 #include "engine/backend/cuda/step_input.h"
 #include "engine/backend/cuda/step_timer.h"
+#include "engine/model/shard.h"
 #include "kernels/cuda/dense.h"
 
 namespace servelab::cuda {
 
+// Which part of the model an executor computes, and with whom. `collective` outlives it; null for
+// one rank.
+struct RankSeat {
+  Shard shard;
+  Collective* collective = nullptr;
+};
+
 class CudaExecutor final : public Executor {
  public:
-  // Throws SpecError when the model's shapes are not those of the kernels, or memory is short.
-  CudaExecutor(const ModelConfig& model, const ModelWeights& weights, const DevicePlan& plan);
+  // Throws SpecError when the model's shapes are not those of the kernels, or memory is short. Of
+  // several ranks each gets its own part of adapters (shard_adapter) and makes the same calls.
+  CudaExecutor(const ModelConfig& model, const ModelWeights& weights, const DevicePlan& plan,
+               const RankSeat& seat = {});
   ~CudaExecutor() override;
 
-  const ModelConfig& model() const override { return model_; }
+  const ModelConfig& model() const override { return whole_model_; }
   const ExecutorLimits& limits() const override { return plan_.limits; }
   const char* unsupported(const StepPlan& plan) const override;
   void enter_thread() const override;
@@ -91,6 +102,8 @@ class CudaExecutor final : public Executor {
   void attention(int layer, const StepShape& shape);
   void ffn_block(int layer, const StepShape& shape, StepTimer* timer);
   void head(const StepShape& shape, const SamplingOptions& sampling);
+  void choose(const StepShape& shape, const SamplingOptions& sampling);
+  void add_to_residual(int layer, Fused which, const StepShape& shape, StepTimer* timer);
   void multiply(int layer, Fused which, const void* x, const StepShape& shape,
                 kernels::DType y_type, void* y, bool add);
   void lora(int layer, Fused which, const void* x, const StepShape& shape, kernels::DType y_type,
@@ -101,7 +114,9 @@ class CudaExecutor final : public Executor {
   StepGraphs::Key graph_key(const StepShape& shape, const SamplingOptions& sampling) const;
   void measure_again(const StepShape& shape, const SamplingOptions& sampling, StepParts* parts);
 
-  const ModelConfig model_;
+  const ModelConfig whole_model_;
+  const RankSeat seat_;
+  const ModelConfig model_;  // this rank's part
   const DevicePlan plan_;
   const Shapes shapes_;
   int multiprocessors_ = 0;

@@ -19,8 +19,8 @@ std::size_t matrix_bytes(FusedShape shape, DType type) {
   return static_cast<std::size_t>(shape.n) * static_cast<std::size_t>(shape.k) *
          kernels::bytes_of(type);
 }
-std::size_t table_bytes(const ModelConfig& model, DType type) {
-  return matrix_bytes({model.vocab, model.hidden}, type);
+std::size_t table_bytes(const ModelConfig& model, int rows, DType type) {
+  return matrix_bytes({rows, model.hidden}, type);
 }
 std::size_t angles(const ModelConfig& model) {
   return static_cast<std::size_t>(model.max_context_tokens) *
@@ -91,9 +91,10 @@ void place(const std::optional<RandomBell>& generated, const std::function<Tenso
 
 }  // namespace
 
-void DeviceWeights::plan(const ModelConfig& model, DType type, MemoryPlan* plan) {
+void DeviceWeights::plan(const ModelConfig& model, ShardRange head, DType type, MemoryPlan* plan) {
   const Shapes shapes(model);
-  std::size_t bytes = Arena::rounded(table_bytes(model, type)) * (model.tied_embeddings ? 1 : 2);
+  std::size_t bytes = Arena::rounded(table_bytes(model, model.vocab, type));
+  if (!model.tied_embeddings) bytes += Arena::rounded(table_bytes(model, head.count, type));
   const auto vectors = static_cast<std::size_t>(model.hidden) * sizeof(float);
   std::size_t layer = 2 * Arena::rounded(vectors);
   for (const Fused which : kAllFused) {
@@ -107,19 +108,22 @@ void DeviceWeights::plan(const ModelConfig& model, DType type, MemoryPlan* plan)
   plan->add("rotary tables", 2 * Arena::rounded(angles(model) * sizeof(float)), "");
 }
 
-DeviceWeights::DeviceWeights(const ModelConfig& model, const ModelWeights& weights, DType type,
-                             Arena* arena, PinnedPool* pinned, cudaStream_t stream) {
+DeviceWeights::DeviceWeights(const ModelConfig& model, const ModelWeights& weights, ShardRange head,
+                             DType type, Arena* arena, PinnedPool* pinned, cudaStream_t stream) {
   const Shapes shapes(model);
   Uploader uploader(pinned, stream);
-  const auto table = [&](ModelTensor which) -> const void* {
-    void* const device = arena->take(table_bytes(model, type));
+  const auto table = [&](ModelTensor which, int rows) {
+    const std::size_t bytes = table_bytes(model, rows, type);
+    std::byte* const device = arena->take(bytes);
     place(
-        weights.bell(which), [&] { return weights.tensor(which); },
-        table_bytes(model, type) / kernels::bytes_of(type), type, device, &uploader, stream);
+        weights.bell(which), [&] { return weights.tensor(which); }, bytes / kernels::bytes_of(type),
+        type, device, &uploader, stream);
     return device;
   };
-  embedding = table(ModelTensor::kEmbedding);
-  lm_head = model.tied_embeddings ? embedding : table(ModelTensor::kLmHead);
+  const std::byte* const rows = table(ModelTensor::kEmbedding, model.vocab);
+  embedding = rows;
+  lm_head = model.tied_embeddings ? rows + table_bytes(model, head.begin, type)
+                                  : table(ModelTensor::kLmHead, head.count);
   for (int l = 0; l < model.layers; ++l) {
     LayerWeights& layer = layers.emplace_back();
     for (const Fused which : kAllFused) {

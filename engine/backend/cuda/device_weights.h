@@ -9,6 +9,7 @@
 #include "engine/backend/cuda/memory_plan.h"
 #include "engine/backend/cuda/runtime.h"
 #include "engine/backend/cuda/shapes.h"
+#include "engine/model/shard.h"
 #include "kernels/dtype.h"
 
 namespace servelab::cuda {
@@ -24,15 +25,17 @@ struct LayerWeights {
 
 struct DeviceWeights {
   // What it takes, as add()ed to a plan.
-  static void plan(const ModelConfig& model, kernels::DType type, MemoryPlan* plan);
+  static void plan(const ModelConfig& model, ShardRange head, kernels::DType type,
+                   MemoryPlan* plan);
 
-  // Copies the weights, or has the device generate those that are random.
-  DeviceWeights(const ModelConfig& model, const ModelWeights& weights, kernels::DType type,
-                Arena* arena, PinnedPool* pinned, cudaStream_t stream);
+  // Copies the weights, or has the device generate those that are random. `head`: the tokens of
+  // the LM head's rows.
+  DeviceWeights(const ModelConfig& model, const ModelWeights& weights, ShardRange head,
+                kernels::DType type, Arena* arena, PinnedPool* pinned, cudaStream_t stream);
 
   std::vector<LayerWeights> layers;
   const void* embedding = nullptr;  // [vocab, hidden]
-  const void* lm_head = nullptr;    // [vocab, hidden]; the embedding when tied
+  const void* lm_head = nullptr;    // [head.count, hidden]; rows of the embedding when tied
   const float* final_norm = nullptr;
   const float* cos = nullptr;  // [max_context_tokens][head_dim / 2]
   const float* sin = nullptr;

@@ -232,10 +232,25 @@ void CudaExecutor::attention_block(int layer, const StepShape& shape, StepTimer*
         "rotary embedding");
   attention(layer, shape);
   lap(Part::kAttention);
-  multiply(layer, Fused::kO, act_.a, shape, DType::kF32, act_.x, true);
+  add_to_residual(layer, Fused::kO, shape, timer);
+}
+
+// x += a W^T, with the adapters' part. Of several ranks the first adds to the residual and the
+// others begin anew, so that the sum over ranks holds it once.
+void CudaExecutor::add_to_residual(int layer, Fused which, const StepShape& shape,
+                                   StepTimer* timer) {
+  const auto lap = [timer](Part part) {
+    if (timer != nullptr) timer->lap(part);
+  };
+  multiply(layer, which, act_.a, shape, DType::kF32, act_.x, seat_.shard.rank == 0);
   lap(Part::kDense);
-  lora(layer, Fused::kO, act_.a, shape, DType::kF32, act_.x);
+  lora(layer, which, act_.a, shape, DType::kF32, act_.x);
   lap(Part::kLora);
+  if (seat_.collective == nullptr) return;
+  seat_.collective->sum(
+      act_.x, static_cast<std::size_t>(shape.rows) * static_cast<std::size_t>(shapes_.hidden),
+      stream_.get());
+  lap(Part::kDense);
 }
 
 void CudaExecutor::ffn_block(int layer, const StepShape& shape, StepTimer* timer) {
@@ -252,13 +267,11 @@ void CudaExecutor::ffn_block(int layer, const StepShape& shape, StepTimer* timer
   lap(Part::kLora);
   check(kernels::cuda::swiglu(plan_.type, act_.y, shapes_.ffn, act_.a, shape.rows, stream_.get()),
         "the gate");
-  multiply(layer, Fused::kDown, act_.a, shape, DType::kF32, act_.x, true);
-  lap(Part::kDense);
-  lora(layer, Fused::kDown, act_.a, shape, DType::kF32, act_.x);
-  lap(Part::kLora);
+  add_to_residual(layer, Fused::kDown, shape, timer);
 }
 
-// The final norm of the rows that sample, packed together, the LM head and the choice.
+// The final norm of the rows that sample, packed together, and the LM head. Several ranks each
+// write their part of the vocabulary into zeros, and the sum is all logits.
 void CudaExecutor::head(const StepShape& shape, const SamplingOptions& sampling) {
   if (shape.sampled == 0) return;
   const cudaStream_t stream = stream_.get();
@@ -269,10 +282,22 @@ void CudaExecutor::head(const StepShape& shape, const SamplingOptions& sampling)
                                 static_cast<float>(model_.rms_norm_eps), shapes_.hidden, plan_.type,
                                 act_.sampled_h, shape.sampled, stream),
         "a norm");
+  const ShardRange part = vocab_range(whole_model_, seat_.shard);
+  const std::size_t count =
+      static_cast<std::size_t>(shape.sampled) * static_cast<std::size_t>(shapes_.vocab);
+  if (seat_.collective != nullptr) {
+    check(cudaMemsetAsync(act_.logits, 0, count * sizeof(float), stream), "clearing logits");
+  }
   check(dense_->multiply(plan_.type, act_.sampled_h, shapes_.hidden, weights_->lm_head,
-                         shape.sampled, shapes_.vocab, shapes_.hidden, DType::kF32, act_.logits,
-                         shapes_.vocab, false, stream),
+                         shape.sampled, part.count, shapes_.hidden, DType::kF32,
+                         act_.logits + part.begin, shapes_.vocab, false, stream),
         "the LM head");
+  if (seat_.collective != nullptr) seat_.collective->sum(act_.logits, count, stream);
+  choose(shape, sampling);
+}
+
+void CudaExecutor::choose(const StepShape& shape, const SamplingOptions& sampling) {
+  const cudaStream_t stream = stream_.get();
   if (sampling.temperature <= 0) {
     check(kernels::cuda::argmax(act_.logits, shape.sampled, shapes_.vocab, act_.tokens, stream),
           "choosing tokens");

@@ -18,15 +18,16 @@ namespace servelab {
 struct DevicePlan {
   ExecutorLimits limits;
   kernels::DType type = kernels::DType::kBf16;  // of weights, activations, adapters and KV
-  int device = 0;
-  std::vector<LinearLayer> targets;  // the layers that adapters change
-  int adapters = 0;                  // held at once, at most
-  int widest_rank = 0;               // of all adapters
-  bool padded = true;                // each adapter has a slot as wide as the widest rank
-  Bytes adapter_bytes = 0;           // not padded: of all that are held at once, at most
-  bool whole_models = false;         // an adapter is a copy of the weights
-  bool merges = false;               // one adapter at a time is merged into a copy
-  bool graphs = true;                // decode steps as recorded graphs
+  int device = 0;                               // the first of them
+  int ranks = 1;                                // devices that share the model (tensor parallelism)
+  std::vector<LinearLayer> targets;             // the layers that adapters change
+  int adapters = 0;                             // held at once, at most
+  int widest_rank = 0;                          // of all adapters
+  bool padded = true;         // each adapter has a slot as wide as the widest rank
+  Bytes adapter_bytes = 0;    // not padded: of all that are held at once, at most
+  bool whole_models = false;  // an adapter is a copy of the weights
+  bool merges = false;        // one adapter at a time is merged into a copy
+  bool graphs = true;         // decode steps as recorded graphs
 };
 
 // What a device is, for the profile that a calibration writes.
