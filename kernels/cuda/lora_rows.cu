@@ -98,34 +98,55 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   }
 }
 
-// sums[o] = t B[o, :] for o < rows, where kLanes lanes share a row of B: lane i of them reads its
-// i-th 16 bytes, `vectors` in all.
-template <class T, int kLanes>
-__device__ inline void expand_tile(const T* b, int width, int vectors, int rows, const float* t,
-                                   float* sums) {
-  constexpr int kRows = kWarp / kLanes;  // of one load of the warp
-  const int vector = lane_id() % kLanes;
+// What one thread loads of rows [begin, rows) of B, where kLanes lanes share a row: lane i of them
+// its i-th 16 bytes, `vectors` in all. The warp reads kRows rows at once, the block's warps side by
+// side. Lanes that have nothing to read repeat the last vector or row, so that no load is a branch.
+template <int kLanes>
+struct RowsOfB {
+  static constexpr int kRows = kWarp / kLanes;
+  static constexpr int kPass = kLoads * kWarps * kRows;
+
+  __device__ static int row(int begin, int load) {
+    return begin + (load * kWarps + warp_id()) * kRows + lane_id() / kLanes;
+  }
+  __device__ static int vector() { return lane_id() % kLanes; }
+
+  template <class T>
+  __device__ static void load(const T* b, int width, int vectors, int begin, int rows,
+                              uint4 (&packed)[kLoads]) {
+    const T* const from = b + min(vector(), vectors - 1) * kVector;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      packed[i] = load_16_once(from + std::int64_t{min(row(begin, i), rows - 1)} * width);
+    }
+  }
+};
+
+// sums[o] = t B[o, :] for o < rows. The first loads of B start before `gather_t`, which fills t and
+// ends with a barrier.
+template <class T, int kLanes, class GatherT>
+__device__ inline void expand_tile(const T* b, int width, int vectors, int rows,
+                                   const GatherT& gather_t, const float* t, float* sums) {
+  using Rows = RowsOfB<kLanes>;
+  uint4 packed[kLoads];
+  Rows::load(b, width, vectors, 0, rows, packed);
+  gather_t();
+  const int vector = Rows::vector();
   float values[kVector];
 #pragma unroll
   for (int i = 0; i < kVector; ++i) values[i] = vector < vectors ? t[vector * kVector + i] : 0.0f;
-  const int first = warp_id() * kRows + lane_id() / kLanes;
-  for (int begin = 0; begin < rows; begin += kLoads * kWarps * kRows) {
-    uint4 packed[kLoads];
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int row = begin + i * kWarps * kRows + first;
-      packed[i] = vector < vectors && row < rows
-                      ? load_16_once(b + std::int64_t{row} * width + vector * kVector)
-                      : uint4{0, 0, 0, 0};
-    }
+  for (int begin = 0;;) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       float sum = dot<T>(packed[i], values, 0.0f);
 #pragma unroll
       for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += shuffle_xor(sum, lanes);
-      const int row = begin + i * kWarps * kRows + first;
+      const int row = Rows::row(begin, i);
       if (vector == 0 && row < rows) sums[row] = sum;
     }
+    begin += Rows::kPass;
+    if (begin >= rows) break;
+    Rows::load(b, width, vectors, begin, rows, packed);
   }
 }
 
@@ -166,21 +187,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   if (mine < rows) before.load(y);
   float* const t = reinterpret_cast<float*>(shared_memory());
   float* const sums = t + kMaxLoraWidth;
-  gather_t(partial(call, static_cast<int>(blockIdx.z), row), columns, pair.scale, t);
-  block_barrier();
-
+  const auto gather = [&] {
+    gather_t(partial(call, static_cast<int>(blockIdx.z), row), columns, pair.scale, t);
+    block_barrier();
+  };
   const T* const b = static_cast<const T*>(pair.b) + std::int64_t{begin} * pair.width;
   const int vectors = columns / kVector;
   if (vectors == 1) {
-    expand_tile<T, 1>(b, pair.width, vectors, rows, t, sums);
+    expand_tile<T, 1>(b, pair.width, vectors, rows, gather, t, sums);
   } else if (vectors == 2) {
-    expand_tile<T, 2>(b, pair.width, vectors, rows, t, sums);
+    expand_tile<T, 2>(b, pair.width, vectors, rows, gather, t, sums);
   } else if (vectors <= 4) {
-    expand_tile<T, 4>(b, pair.width, vectors, rows, t, sums);
+    expand_tile<T, 4>(b, pair.width, vectors, rows, gather, t, sums);
   } else if (vectors <= 8) {
-    expand_tile<T, 8>(b, pair.width, vectors, rows, t, sums);
+    expand_tile<T, 8>(b, pair.width, vectors, rows, gather, t, sums);
   } else {
-    expand_tile<T, 16>(b, pair.width, vectors, rows, t, sums);
+    expand_tile<T, 16>(b, pair.width, vectors, rows, gather, t, sums);
   }
   block_barrier();
   if (mine >= rows) return;

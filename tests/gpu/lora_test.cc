@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/lora_kernels.h"
 #include "tests/gpu/device.h"
@@ -104,7 +105,7 @@ class Case {
   // Each target's y after the call, with the workspace poisoned by `poison` before. Empty where the
   // device lacks this shrink.
   std::vector<std::vector<char>> run(LoraKind kind, unsigned char poison,
-                                     SegmentShrink shrink = SegmentShrink::kMma) const {
+                                     std::optional<SegmentShrink> shrink = {}) const {
     return run(kind, batch(), device_x_->data(), poison, 0, shrink);
   }
 
@@ -114,7 +115,7 @@ class Case {
     one.rows = 1;
     one.slots += row;
     const char* const x = static_cast<const char*>(device_x_->data()) + row * ldx_ * 2;
-    return run(kind, one, x, 0xff, row, SegmentShrink::kMma);
+    return run(kind, one, x, 0xff, row, {});
   }
 
   // y += scale * B (A x) in double, and the magnitude of what rounding t changes.
@@ -200,7 +201,7 @@ class Case {
 
   std::vector<std::vector<char>> run(LoraKind kind, const LoraBatch& batch, const void* x,
                                      unsigned char poison, int first_row,
-                                     SegmentShrink shrink) const {
+                                     std::optional<SegmentShrink> shrink) const {
     std::vector<std::unique_ptr<DeviceTensor>> ys;
     std::vector<LoraTarget> targets;
     for (const Target& target : targets_) {
@@ -213,8 +214,11 @@ class Case {
     const int count = static_cast<int>(targets.size());
     const std::vector<unsigned char> poisoned(lora_workspace(kind, batch, count), poison);
     const DeviceVector<unsigned char> workspace(poisoned);
-    const cudaError_t error = lora_with(shrink, kind, batch, targets.data(), count, x, ldx_, ldy_,
-                                        workspace.data(), nullptr);
+    const auto call = [&](auto function, auto... first) {
+      return function(first..., kind, batch, targets.data(), count, x, ldx_, ldy_, workspace.data(),
+                      nullptr);
+    };
+    const cudaError_t error = shrink ? call(lora_with, *shrink) : call(lora);
     if (error == cudaErrorNotSupported && shrink == SegmentShrink::kWgmma) return {};
     EXPECT_EQ(error, cudaSuccess);
     EXPECT_TRUE(workspace.intact());
@@ -332,7 +336,8 @@ TEST_P(LoraTest, RowsOfSeveralTilesAndSteps) {
   check({11008, {4096}, {32, 8}, {1, 1, 1, 130}, false}, type(), random);
 }
 
-// Hopper's shrink: by instructions that the host emulates by their documented layouts.
+// Hopper's shrink beside the other: by instructions that the host emulates by their documented
+// layouts.
 TEST_P(LoraTest, WgmmaShrinkMatchesTheDefinition) {
   Random random(27);
   std::vector<Shape> shapes = {{64, {64}, {8}, {3}, false},
@@ -343,6 +348,7 @@ TEST_P(LoraTest, WgmmaShrinkMatchesTheDefinition) {
   for (const Shape& shape : shapes) {
     const Case c(type(), DType::kF32, shape, random);
     for (const LoraKind kind : {LoraKind::kSgmv, LoraKind::kEinsum}) {
+      expect_definition(c, kind, DType::kF32, c.run(kind, 0xff, SegmentShrink::kMma));
       const auto results = c.run(kind, 0xff, SegmentShrink::kWgmma);
       if (results.empty()) GTEST_SKIP() << "the device has no wgmma (compute capability 9.0)";
       expect_definition(c, kind, DType::kF32, results);
