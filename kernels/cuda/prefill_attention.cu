@@ -55,9 +55,10 @@ struct Tiles {
 };
 
 // Starts copying rows [0, rows) of a tile; `row_at(row)` is where a row begins in global memory, or
-// null for a row of zeros. Columns from head_dim on are zeros too.
+// null for a row of zeros. Columns from head_dim on are zeros too. `any` is a valid address.
 template <class T, int width, class RowAt>
-__device__ void copy_rows(Tile<T, width> tile, int rows, int head_dim, const RowAt& row_at) {
+__device__ void copy_rows(Tile<T, width> tile, int rows, int head_dim, const T* any,
+                          const RowAt& row_at) {
   constexpr int kPieces = Tile<T, width>::kPieces;
   constexpr int kRowsAtOnce = kThreads / kPieces;
   const int piece = static_cast<int>(threadIdx.x) % kPieces;
@@ -66,14 +67,14 @@ __device__ void copy_rows(Tile<T, width> tile, int rows, int head_dim, const Row
   for (int row = static_cast<int>(threadIdx.x) / kPieces; row < rows; row += kRowsAtOnce) {
     const T* const from = row_at(row);
     const bool valid = inside && from != nullptr;
-    copy_async_16(tile.at(row, piece), valid ? from + piece * kVector : nullptr, valid);
+    copy_async_16(tile.at(row, piece), valid ? from + piece * kVector : any, valid);
   }
 }
 
 template <int keys, class T, int width>
 __device__ void copy_tile(const PagedKv<T>& kv, const T* head, const std::int32_t* table, int tile,
                           int length, Tile<T, width> to) {
-  copy_rows(to, keys, kv.head_dim, [&](int row) -> const T* {
+  copy_rows(to, keys, kv.head_dim, kv.keys, [&](int row) -> const T* {
     const int position = tile * keys + row;
     if (position >= length) return nullptr;
     return head + kv.offset(table[kv.entry(position)], position);
@@ -87,6 +88,20 @@ struct Running {
   float sum[fragments][2];  // of this lane's columns
   float output[fragments][width / kColumns][4];
 };
+
+template <int width, int fragments>
+__device__ void clear(Running<width, fragments>& state) {
+#pragma unroll
+  for (int f = 0; f < fragments; ++f) {
+    state.maximum[f][0] = state.maximum[f][1] = -kInfinity;
+    state.sum[f][0] = state.sum[f][1] = 0;
+#pragma unroll
+    for (int n = 0; n < width / kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state.output[f][n][i] = 0;
+    }
+  }
+}
 
 // Of one fragment's rows: `columns` accumulators of eight keys each.
 template <int columns>
@@ -105,7 +120,7 @@ __device__ void multiply_keys(Tile<T, width> query_tile, Tile<T, width> key_tile
       for (int i = 0; i < 4; ++i) scores[f][n][i] = 0;
     }
   }
-#pragma unroll
+#pragma unroll 4  // all of them would need more registers for addresses than there are
   for (int k = 0; k < width / 16; ++k) {
     std::uint32_t a[fragments][4];
 #pragma unroll
@@ -235,6 +250,19 @@ __device__ void put_output(const Running<width, fragments>& state, Tile<T, width
   warp_barrier();
 }
 
+// The warp's rows of a tile, as far as they are below `count`, to global memory.
+template <int fragments, class T, int width>
+__device__ void store_rows(Tile<T, width> tile, int row, int count, int head_dim, T* out,
+                           std::int64_t ldo) {
+  constexpr int kPieces = Tile<T, width>::kPieces;
+  for (int i = lane_id(); i < kRows * fragments * kPieces; i += kWarp) {
+    const int at = row + i / kPieces;
+    const int piece = i % kPieces;
+    if (at >= count || piece * kVector >= head_dim) continue;
+    store_16(out + at * ldo + piece * kVector, load_16(tile.at(at, piece)));
+  }
+}
+
 // blockIdx: tile of queries, the last ones (with the most keys) first; head; sequence.
 template <class T, int width, int fragments, int keys>
 __global__ void __launch_bounds__(kThreads) prefill_kernel(Prefill<T> o) {
@@ -255,7 +283,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Prefill<T> o) {
   const T* const head_keys = o.kv.keys + o.kv.head_offset(kv_head);
   const T* const head_values = o.kv.values + o.kv.head_offset(kv_head);
 
-  copy_rows(kTiles.queries(), kQueries, head_dim, [&](int row) -> const T* {
+  copy_rows(kTiles.queries(), kQueries, head_dim, o.q, [&](int row) -> const T* {
     return row < count ? o.q + (row_begin + first + row) * o.ldq + column : nullptr;
   });
   copy_tile<keys>(o.kv, head_keys, table, 0, length, kTiles.keys(0));
@@ -264,22 +292,13 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Prefill<T> o) {
   copy_async_commit();
 
   Running<width, fragments> state;
-#pragma unroll
-  for (int f = 0; f < fragments; ++f) {
-    state.maximum[f][0] = state.maximum[f][1] = -kInfinity;
-    state.sum[f][0] = state.sum[f][1] = 0;
-#pragma unroll
-    for (int n = 0; n < width / kColumns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) state.output[f][n][i] = 0;
-    }
-  }
+  clear(state);
   const int row = warp_id() * kRows * fragments;
   for (int tile = 0; tile < tiles; ++tile) {
     copy_async_wait<1>();  // this tile's keys; its values may still come
     block_barrier();       // everybody's; and nobody uses the other two tiles any more
-    if (tile + 1 < tiles)
-      copy_tile<keys>(o.kv, head_keys, table, tile + 1, length, kTiles.keys(tile + 1));
+    const bool more = tile + 1 < tiles;
+    if (more) copy_tile<keys>(o.kv, head_keys, table, tile + 1, length, kTiles.keys(tile + 1));
     copy_async_commit();
     Scores<keys / kColumns> scores[fragments];
     multiply_keys(kTiles.queries(), kTiles.keys(tile), row, scores);
@@ -288,23 +307,17 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Prefill<T> o) {
     soften(o.scale, scores, state);
     copy_async_wait<1>();  // this tile's values
     block_barrier();
-    if (tile + 1 < tiles) {
-      copy_tile<keys>(o.kv, head_values, table, tile + 1, length, kTiles.values(tile + 1));
-    }
+    if (more) copy_tile<keys>(o.kv, head_values, table, tile + 1, length, kTiles.values(tile + 1));
     copy_async_commit();
     multiply_values(kTiles.values(tile), scores, state);
   }
   copy_async_wait<0>();
 
+  block_barrier();  // without a key there was none yet: queries may still be on their way
+
   put_output(state, kTiles.queries(), row);
-  constexpr int kPieces = Tile<T, width>::kPieces;
-  for (int i = lane_id(); i < kRows * fragments * kPieces; i += kWarp) {
-    const int at = row + i / kPieces;
-    const int piece = i % kPieces;
-    if (at >= count || piece * kVector >= head_dim) continue;
-    store_16(o.out + (row_begin + first + at) * o.ldo + column + piece * kVector,
-             load_16(kTiles.queries().at(at, piece)));
-  }
+  T* const out = o.out + (row_begin + first) * o.ldo + column;
+  store_rows<fragments>(kTiles.queries(), row, count, head_dim, out, o.ldo);
 }
 
 template <class T, int width, int fragments, int keys>

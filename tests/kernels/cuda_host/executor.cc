@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/cuda_host/fiber.h"
@@ -83,7 +84,8 @@ class Block {
   void barrier(int id, int threads, const std::source_location& where);
   void warp_operation(const char* name, void* arguments, WarpAction act,
                       const std::source_location& where);
-  [[noreturn]] void fail(const std::string& message);
+  // Does not return, and so destroys nothing of its callers: they hand over what they built.
+  [[noreturn]] void fail(std::string&& message);
 
  private:
   static void thread_main(void* block);
@@ -111,7 +113,7 @@ Block& the_block() {
 }
 
 void Block::prepare(dim3 block, std::size_t shared_bytes) {
-  failure_.clear();
+  std::string().swap(failure_);  // gives its memory back: fail() takes over another string's
   barriers_.clear();
   const std::size_t count = std::size_t{block.x} * block.y * block.z;
   while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
@@ -141,8 +143,9 @@ void Block::thread_main(void* block) {
   (*self->kernel_)();
   Thread& thread = *self->current_;
   if (!thread.open_copies.empty() || !thread.groups.empty()) {
-    self->fail("thread " + std::to_string(thread.number) +
-               " ends with asynchronous copies that it never waited for");
+    std::string message = "thread " + std::to_string(thread.number) +
+                          " ends with asynchronous copies that it never waited for";
+    self->fail(std::move(message));
   }
   thread.state = State::kDone;
   self->suspend();
@@ -219,8 +222,8 @@ std::string Block::stuck() const {
   return text;
 }
 
-void Block::fail(const std::string& message) {
-  failure_ = message;
+void Block::fail(std::string&& message) {
+  failure_ = std::move(message);
   suspend();
   std::abort();  // a failed block's threads are never resumed
 }
@@ -232,10 +235,13 @@ void Block::barrier(int id, int threads, const std::source_location& where) {
     barrier.where = where;
     barrier.expected = expected;
   } else if (!same_place(barrier.where, where)) {
-    fail("thread " + std::to_string(current_->number) + " reaches the barrier at " + place(where) +
-         " while others wait at " + place(barrier.where));
+    std::string message = "thread " + std::to_string(current_->number) +
+                          " reaches the barrier at " + place(where) + " while others wait at " +
+                          place(barrier.where);
+    fail(std::move(message));
   } else if (barrier.expected != expected) {
-    fail("threads disagree on how many the barrier at " + place(where) + " is for");
+    std::string message = "threads disagree on how many the barrier at " + place(where) + " is for";
+    fail(std::move(message));
   }
   if (++barrier.arrived < expected) {
     current_->state = State::kAtBarrier;
@@ -257,14 +263,19 @@ void Block::warp_operation(const char* name, void* arguments, WarpAction act,
                            const std::source_location& where) {
   const auto warp = static_cast<std::size_t>(current_->number / kWarp);
   const std::size_t begin = warp * kWarp;
-  if (begin + kWarp > threads_.size()) fail(std::string(name) + " in a warp of under 32 threads");
+  if (begin + kWarp > threads_.size()) {
+    std::string message = std::string(name) + " in a warp of under 32 threads";
+    fail(std::move(message));
+  }
   WarpMeeting& meeting = meetings_[warp];
   if (meeting.arrived == 0) {
     meeting.first = current_;
   } else if (const Thread& first = *meeting.first;
              !same_place(first.where, where) || std::strcmp(first.operation, name) != 0) {
-    fail(std::string("lanes of a warp part: one in ") + name + " at " + place(where) + ", one in " +
-         first.operation + " at " + place(first.where));
+    std::string message = std::string("lanes of a warp part: one in ") + name + " at " +
+                          place(where) + ", one in " + first.operation + " at " +
+                          place(first.where);
+    fail(std::move(message));
   }
   current_->operation = name;
   current_->where = where;
@@ -338,7 +349,9 @@ bool in_shared_memory(const void* address, std::size_t bytes) {
 }
 
 void require(bool condition, const char* message, const std::source_location& where) {
-  if (!condition) the_block().fail(std::string(message) + " at " + place(where));
+  if (condition) return;
+  std::string text = std::string(message) + " at " + place(where);
+  the_block().fail(std::move(text));
 }
 
 void copy_async(void* shared, const void* global, bool valid, const std::source_location& where) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if !defined(__x86_64__)
@@ -93,6 +94,10 @@ Fiber::~Fiber() { munmap(context_->memory, kGuardBytes + kStackBytes); }
 void Fiber::start(Entry entry, void* argument) {
   context_->entry = entry;
   context_->argument = argument;
+#if defined(__SANITIZE_ADDRESS__)
+  // Frames of what ran here before have left their marks.
+  __asan_unpoison_memory_region(context_->memory + kGuardBytes, kStackBytes);
+#endif
 #if defined(__x86_64__)
   // From the top: the return address of a caller that is not there, begin(), six registers.
   auto* top = reinterpret_cast<void**>(context_->memory + kGuardBytes + kStackBytes);
