@@ -38,11 +38,11 @@ class RandomWeights final : public ModelWeights {
   }
 
   std::optional<RandomBell> bell(int layer, LinearLayer which) const override {
-    return RandomBell{key(kLinear, layer, static_cast<std::size_t>(which)), kStep};
+    return RandomBell{key(kLinear, layer, static_cast<std::size_t>(which)), kStep, 0};
   }
   std::optional<RandomBell> bell(ModelTensor which) const override {
     if (which == ModelTensor::kFinalNorm) return std::nullopt;
-    return RandomBell{table_key(which), kStep};
+    return RandomBell{table_key(which), kStep, 0};
   }
 
   kernels::DType type() const override { return kernels::DType::kBf16; }

@@ -51,6 +51,11 @@ Tensor columns_of(const Tensor& tensor, ShardRange range) {
   return part;
 }
 
+std::optional<RandomBell> rows_from(std::optional<RandomBell> bell, int row, int columns) {
+  if (bell.has_value()) bell->first += static_cast<std::int64_t>(row) * columns;
+  return bell;
+}
+
 class ShardedWeights final : public ModelWeights {
  public:
   ShardedWeights(const ModelConfig& model, const ModelWeights& weights, Shard shard)
@@ -83,12 +88,17 @@ class ShardedWeights final : public ModelWeights {
     return which == ModelTensor::kLmHead ? rows_of(whole, vocab_range(model_, shard_)) : whole;
   }
 
+  // Rows of a matrix are a stretch of its elements; columns are not.
   std::optional<RandomBell> bell(int layer, LinearLayer which) const override {
-    return shard_.ranks == 1 ? weights_.bell(layer, which) : std::nullopt;
+    if (shard_.ranks == 1) return weights_.bell(layer, which);
+    if (!splits_outputs(which)) return std::nullopt;
+    const char* const name = kLinearLayerNames[static_cast<std::size_t>(which)];
+    return rows_from(weights_.bell(layer, which), shard_range(model_, which, shard_).begin,
+                     linear_shape(model_, name).in);
   }
   std::optional<RandomBell> bell(ModelTensor which) const override {
-    const bool whole = shard_.ranks == 1 || which != ModelTensor::kLmHead;
-    return whole ? weights_.bell(which) : std::nullopt;
+    if (which != ModelTensor::kLmHead) return weights_.bell(which);
+    return rows_from(weights_.bell(which), vocab_range(model_, shard_).begin, model_.hidden);
   }
   kernels::DType type() const override { return weights_.type(); }
 

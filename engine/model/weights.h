@@ -33,11 +33,12 @@ struct Tensor {
   std::shared_ptr<const void> owner;
 };
 
-// Where a tensor's values are random_bell's of this key and step, they need not be copied: a device
-// can generate them.
+// Where a tensor's values are random_bell's of this key and step, from element `first` on, they need
+// not be copied: a device can generate them (kernels/random.h).
 struct RandomBell {
   std::uint64_t key = 0;
   float step = 0;
+  std::int64_t first = 0;
 };
 
 class ModelWeights {

@@ -10,9 +10,8 @@ namespace {
 
 // A sum that not every rank has finished.
 struct Round {
-  std::vector<float*> arrived;
-  std::size_t count = 0;
-  int left = 0;  // ranks that have seen the result
+  std::map<int, float*> arrived;  // by rank: sums go in that order, whoever comes first
+  int left = 0;                   // ranks that have seen the result
 };
 
 struct Ranks {
@@ -21,17 +20,16 @@ struct Ranks {
 };
 
 // Runs when the stream does: with everyone's numbers, the last one to come adds them up.
-void sum_now(Ranks* ranks, std::size_t number, float* x, std::size_t count) {
+void sum_now(Ranks* ranks, int rank, std::size_t number, float* x, std::size_t count) {
   Round& round = ranks->rounds[number];
-  round.arrived.push_back(x);
-  round.count = std::max(round.count, count);
+  round.arrived[rank] = x;
   const auto all = static_cast<std::size_t>(ranks->count);
   if (round.arrived.size() == all) {
-    std::vector<float> total(round.count);
-    for (const float* each : round.arrived) {
-      for (std::size_t i = 0; i < round.count; ++i) total[i] += each[i];
+    std::vector<float> total(count);
+    for (const auto& [from, values] : round.arrived) {
+      for (std::size_t i = 0; i < count; ++i) total[i] += values[i];
     }
-    for (float* each : round.arrived) std::copy(total.begin(), total.end(), each);
+    for (const auto& [to, values] : round.arrived) std::copy(total.begin(), total.end(), values);
     host_device::notify();
   }
   host_device::wait_until([&round, all] { return round.arrived.size() == all; });
@@ -40,15 +38,16 @@ void sum_now(Ranks* ranks, std::size_t number, float* x, std::size_t count) {
 
 class HostCollective final : public Collective {
  public:
-  explicit HostCollective(std::shared_ptr<Ranks> ranks) : ranks_(std::move(ranks)) {}
+  HostCollective(std::shared_ptr<Ranks> ranks, int rank) : ranks_(std::move(ranks)), rank_(rank) {}
   void sum(float* x, std::size_t count, cudaStream_t stream) override {
-    host_device::enqueue(stream, [ranks = ranks_, done = done_, x, count] {
-      sum_now(ranks.get(), (*done)++, x, count);
+    host_device::enqueue(stream, [ranks = ranks_, rank = rank_, done = done_, x, count] {
+      sum_now(ranks.get(), rank, (*done)++, x, count);
     });
   }
 
  private:
   std::shared_ptr<Ranks> ranks_;
+  const int rank_;
   std::shared_ptr<std::size_t> done_ = std::make_shared<std::size_t>(0);
 };
 
@@ -58,7 +57,7 @@ std::vector<std::unique_ptr<Collective>> make_collectives(int ranks, int /*first
   auto shared = std::make_shared<Ranks>();
   shared->count = ranks;
   std::vector<std::unique_ptr<Collective>> seats;
-  for (int i = 0; i < ranks; ++i) seats.push_back(std::make_unique<HostCollective>(shared));
+  for (int i = 0; i < ranks; ++i) seats.push_back(std::make_unique<HostCollective>(shared, i));
   return seats;
 }
 

@@ -9,6 +9,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
+#include "kernels/random.h"
 #include "tests/unit/weights_testing.h"
 
 namespace servelab {
@@ -121,6 +122,32 @@ TEST_P(Sharding, TheRanksPartsOfALayerAreTheLayer) {
       }
     }
   }
+}
+
+// What a device generates for a rank is what the host would have copied.
+TEST_P(Sharding, GeneratedPartsAreThePartsOfWhatIsGenerated) {
+  int generated = 0;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const auto part = shard_weights(model_, *weights_, {rank, ranks_});
+    const auto check = [&](const std::optional<RandomBell>& bell, const Tensor& tensor) {
+      if (!bell.has_value()) return;
+      ++generated;
+      for (int i = 0; i < tensor.rows * tensor.columns; ++i) {
+        const float value =
+            kernels::random_value(kernels::RandomKind::kBell, bell->key,
+                                  static_cast<std::uint64_t>(bell->first + i), bell->step);
+        ASSERT_EQ(kernels::to_float(kernels::to_bf16(value)),
+                  test::value_at(tensor, static_cast<std::size_t>(i)));
+      }
+    };
+    for (int i = 0; i < kLinearLayers; ++i) {
+      const auto which = static_cast<LinearLayer>(i);
+      check(part->bell(1, which), part->linear(1, which));
+    }
+    check(part->bell(ModelTensor::kLmHead), part->tensor(ModelTensor::kLmHead));
+    check(part->bell(ModelTensor::kEmbedding), part->tensor(ModelTensor::kEmbedding));
+  }
+  EXPECT_EQ(generated, ranks_ * (ranks_ == 1 ? 9 : 7));  // o and down are split by columns
 }
 
 TEST_P(Sharding, HeadsBiasesAndVocabularyArePartedOnce) {

@@ -83,10 +83,10 @@ class Uploader {
 void place(const std::optional<RandomBell>& generated, const std::function<Tensor()>& tensor,
            std::size_t count, DType type, void* device, Uploader* uploader, cudaStream_t stream) {
   if (!generated.has_value()) return uploader->upload(tensor(), type, device);
-  check(
-      kernels::cuda::fill_random(kernels::RandomKind::kBell, type, generated->key, generated->step,
-                                 0, device, static_cast<std::int64_t>(count), stream),
-      "generating random weights");
+  check(kernels::cuda::fill_random(kernels::RandomKind::kBell, type, generated->key,
+                                   generated->step, generated->first, device,
+                                   static_cast<std::int64_t>(count), stream),
+        "generating random weights");
 }
 
 }  // namespace
