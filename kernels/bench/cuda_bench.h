@@ -49,6 +49,7 @@ void fill_uniform(const Buffer& buffer, std::uint64_t key, double bound, cudaStr
 // What the card can do at best, measured in the same run.
 struct Card {
   std::string name;
+  int major = 0;  // of the compute capability
   int multiprocessors = 0;
   std::size_t l2_bytes = 0;
   double copy_bytes_per_s = 0;   // a copy of 1 GiB within the device, bytes read and written

@@ -133,6 +133,7 @@ Card measure_card(cudaStream_t stream) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   card.name = properties.name;
+  card.major = properties.major;
   card.multiprocessors = properties.multiProcessorCount;
   card.l2_bytes = static_cast<std::size_t>(properties.l2CacheSize);
   card.max_sm_mhz = attribute(cudaDevAttrClockRate) * 1e-3;
@@ -154,7 +155,7 @@ Report::Report(const Card& card) : card_(card) {
       "bf16 products %.0f TFLOP/s, launches %.2f us\n",
       card.name.c_str(), card.multiprocessors, card.sm_mhz, card.max_sm_mhz,
       card.copy_bytes_per_s * 1e-9, card.dense_flops_per_s * 1e-12, card.launch_s * 1e6);
-  std::printf("%-14s %-52s %9s %9s %9s %7s %6s %s\n", "kernel", "shape", "us", "MB", "GFLOP",
+  std::printf("%-16s %-52s %9s %9s %9s %7s %6s %s\n", "kernel", "shape", "us", "MB", "GFLOP",
               "copy bw", "share", "of its bound");
 }
 
@@ -167,7 +168,7 @@ void Report::add(const Row& row) {
   const bool correct = row.wrong == 0;
   all_correct_ &= correct;
   std::printf(
-      "%-14s %-52s %9.2f %9.2f %9.3f %6.1f%% %5.1f%% %s%s\n", row.name.c_str(), row.shape.c_str(),
+      "%-16s %-52s %9.2f %9.2f %9.3f %6.1f%% %5.1f%% %s%s\n", row.name.c_str(), row.shape.c_str(),
       row.seconds * 1e6, row.bytes * 1e-6, row.flops * 1e-9, 100 * bounds[0] / row.seconds,
       100 * share, kNames[binding],
       correct ? "" : format("  WRONG: %.0f elements", static_cast<double>(row.wrong)).c_str());

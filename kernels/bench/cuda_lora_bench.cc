@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "kernels/bench/cuda_bench.h"
+#include "kernels/cuda/lora_kernels.h"
 
 namespace servelab::kernels::cuda {
 namespace {
@@ -19,11 +20,12 @@ struct LoraCase {
   int adapters;            // rows / adapters rows each
   std::vector<int> ranks;  // adapter i has rank ranks[i % ranks.size()] in slots of the widest
   int targets = 1;
+  bool wgmma = false;  // Hopper's shrink, where lora() may take another
 };
 
-const char* name_of(LoraKind kind) {
+std::string name_of(const LoraCase& c) {
   constexpr const char* kNames[] = {"lora_sgmv", "lora_bgmv", "lora_mbgmv", "lora_einsum"};
-  return kNames[static_cast<int>(kind)];
+  return std::string(kNames[static_cast<int>(c.kind)]) + (c.wgmma ? "_wgmma" : "");
 }
 
 std::string shape_of(const LoraCase& c) {
@@ -74,9 +76,11 @@ class LoraData {
       targets[i] = {pairs_[static_cast<std::size_t>(i)]->get(), kHidden, kHidden,
                     rows_at(*y_[static_cast<std::size_t>(i)], set)};
     }
-    check(lora(case_.kind, batch(set), targets, case_.targets, rows_at(x_, set), kHidden, kHidden,
-               workspace_->as(), stream),
-          "lora");
+    const auto call = [&](auto function, auto... first) {
+      return function(first..., case_.kind, batch(set), targets, case_.targets, rows_at(x_, set),
+                      kHidden, kHidden, workspace_->as(), stream);
+    };
+    check(case_.wgmma ? call(lora_with, SegmentShrink::kWgmma) : call(lora), "lora");
   }
 
   std::int64_t count_wrong(int set, cudaStream_t stream) const {
@@ -174,7 +178,7 @@ void count_work(const LoraCase& c, Row& row) {
 }
 
 void run(const LoraCase& c, Report& report, double budget_s, cudaStream_t stream) {
-  Row row{name_of(c.kind), shape_of(c), 0, 0, 0, 0, 0};
+  Row row{name_of(c), shape_of(c), 0, 0, 0, 0, 0};
   count_work(c, row);
   row.launches = 2;  // at least: tensor cores may split the input and need a third
   constexpr int kMostSets = 1024;
@@ -190,7 +194,7 @@ void run(const LoraCase& c, Report& report, double budget_s, cudaStream_t stream
   report.add(row);
 }
 
-std::vector<LoraCase> cases() {
+std::vector<LoraCase> cases(bool hopper) {
   std::vector<LoraCase> result;
   for (const LoraKind kind : {LoraKind::kBgmv, LoraKind::kMbgmv}) {
     for (const int batch : {1, 4, 16, 32, 64, 128, 256}) {
@@ -207,6 +211,10 @@ std::vector<LoraCase> cases() {
       result.push_back({LoraKind::kSgmv, kTokens, adapters, {rank}});
     }
   }
+  for (const int rank : {16, 64, 128}) {
+    if (hopper) result.push_back({LoraKind::kSgmv, kTokens, 8, {rank}, 1, true});
+  }
+  if (hopper) result.push_back({LoraKind::kSgmv, 32, 32, {16}, 1, true});
   result.push_back({LoraKind::kSgmv, kTokens, 8, {16}, 3});
   result.push_back({LoraKind::kSgmv, 32, 32, {16}});
   for (const int batch : {8, 32}) {
@@ -218,7 +226,7 @@ std::vector<LoraCase> cases() {
 }  // namespace
 
 void bench_lora(Report& report, cudaStream_t stream, double seconds) {
-  const std::vector<LoraCase> all = cases();
+  const std::vector<LoraCase> all = cases(report.card().major == 9);
   for (const LoraCase& c : all) {
     run(c, report, seconds / static_cast<double>(all.size()), stream);
   }

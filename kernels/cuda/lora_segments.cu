@@ -255,11 +255,13 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
   float sums[kRowGroups][kTilesOfWarp][4] = {};
   char* const t_tile = shared_memory();
   char* const b_tile = t_tile + kTileRows * kExpandStride<kSteps>;
+  bool any = false;  // adapters that touch this layer
   for (int i = 0; i < pieces; ++i) {
     const Piece piece = piece_of(call, static_cast<int>(blockIdx.y) + i);
     const LoraPair pair = load_pair(target.pairs + piece.slot);
     const int columns = columns_of(call, pair);
     if (columns == 0) continue;
+    any = true;
     const T* const t = static_cast<const T*>(from.t) +
                        (blockIdx.z * from.rows + piece.t_row + begin) * call.batch.width;
     const T* const b = static_cast<const T*>(pair.b) + std::int64_t{column} * pair.width;
@@ -271,7 +273,7 @@ __global__ void __launch_bounds__(kExpandThreads, 2)
     multiply_tile<T, kSteps>(t_tile, b_tile, rows, columns, sums);
     block_barrier();
   }
-  y.add(sums);
+  if (any) y.add(sums);
 }
 
 // --- launches ---

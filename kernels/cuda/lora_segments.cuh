@@ -11,7 +11,6 @@ inline constexpr int kTileDepth = 64;  // of x and A: 128 bytes a row, in 8 chun
 inline constexpr int kStages = 4;
 inline constexpr int kChunks = kTileDepth / kVector;
 inline constexpr int kChunkBytes = 16;
-
 inline constexpr int kShrinkThreads = 128;
 
 // A segment's rows, or (kEinsum) all rows for one distinct adapter.
@@ -51,8 +50,8 @@ __device__ inline char* chunk_at(char* tile, int row, int chunk) {
   return tile + (row * kChunks + (chunk ^ row % kChunks)) * kChunkBytes;
 }
 
-// Starts to copy kRows rows of kTileDepth elements with the block's kShrinkShrinkThreads threads,
-// zeros past `valid` rows.
+// Starts to copy kRows rows of kTileDepth elements with all of the block's threads, zeros past
+// `valid` rows.
 template <int kRows, class T>
 __device__ inline void copy_tile(char* tile, const T* from, std::int64_t stride, int valid) {
 #pragma unroll

@@ -8,14 +8,13 @@
 
 #include "kernels/cuda/lora_kernels.h"
 #include "tests/gpu/device.h"
-#include "tests/kernels/support.h"
+#include "tests/gpu/lora_adapter.h"
 
 namespace servelab::kernels::cuda {
 namespace {
 
 constexpr LoraKind kKinds[] = {LoraKind::kBgmv, LoraKind::kMbgmv, LoraKind::kSgmv,
                                LoraKind::kEinsum};
-constexpr float kScale = 0.75f;
 constexpr float kBetweenRows = -77;  // what lies between the rows of y, exact in every type
 
 int round_up_8(int n) { return (n + 7) / 8 * 8; }
@@ -35,32 +34,9 @@ struct Shape {
   bool padded = false;  // slots all as wide as the widest adapter
 };
 
-// One adapter's pair for one target, in device memory that is not a byte longer than it says.
-struct Adapter {
-  Adapter(DType type, int in, int out, int rank, int width, Random& random)
-      : rank(rank), width(width) {
-    a.resize(static_cast<std::size_t>(width * in));
-    b.resize(static_cast<std::size_t>(out * width));
-    for (int i = 0; i < rank * in; ++i) a[static_cast<std::size_t>(i)] = random.real();
-    for (int i = 0; i < out * width; ++i) {
-      if (i % width < rank) b[static_cast<std::size_t>(i)] = random.real();
-    }
-    device_a = std::make_unique<DeviceTensor>(type, a);
-    device_b = std::make_unique<DeviceTensor>(type, b);
-  }
-  LoraPair pair() const { return {device_a->data(), device_b->data(), rank, width, kScale}; }
-
-  int rank;
-  int width;
-  std::vector<float> a;
-  std::vector<float> b;
-  std::unique_ptr<DeviceTensor> device_a;
-  std::unique_ptr<DeviceTensor> device_b;
-};
-
 struct Target {
   int out = 0;
-  std::vector<Adapter> adapters;
+  std::vector<LoraAdapter> adapters;
   std::unique_ptr<DeviceVector<LoraPair>> pairs;
   std::vector<float> y;
 };
@@ -131,7 +107,7 @@ class Case {
     }
     const int slot = slots_[static_cast<std::size_t>(row)];
     if (slot < 0) return result;
-    const Adapter& adapter = target.adapters[static_cast<std::size_t>(slot)];
+    const LoraAdapter& adapter = target.adapters[static_cast<std::size_t>(slot)];
     for (int r = 0; r < adapter.rank; ++r) {
       double t = 0;
       double terms = 0;
@@ -144,9 +120,9 @@ class Case {
       for (int o = 0; o < target.out; ++o) {
         const double b = adapter.b[static_cast<std::size_t>(o * adapter.width + r)];
         Expected& to = result[static_cast<std::size_t>(o)];
-        to.y += kScale * t * b;
-        to.from_t += kScale * std::fabs(t * b);
-        to.from_sum += kScale * terms * std::fabs(b);
+        to.y += kLoraScale * t * b;
+        to.from_t += kLoraScale * std::fabs(t * b);
+        to.from_sum += kLoraScale * terms * std::fabs(b);
       }
     }
     return result;
@@ -400,49 +376,6 @@ TEST_P(LoraTest, NothingToDoAndWhatItCannotDo) {
   batch = c.batch();
   batch.y_type = type() == DType::kBf16 ? DType::kF16 : DType::kBf16;
   EXPECT_EQ(call(batch, 1, 64, 64), cudaErrorNotSupported);
-}
-
-TEST_P(LoraTest, MergeAddsTheProduct) {
-  Random random(25);
-  for (const auto& [rank, width, out, in] :
-       {std::tuple{1, 8, 64, 64}, {8, 8, 128, 192}, {13, 16, 64, 320}, {100, 128, 64, 128}}) {
-    const Adapter adapter(type(), in, out, rank, width, random);
-    std::vector<float> w = random.reals(static_cast<std::size_t>(out * in));
-    const DeviceTensor device_w(type(), w);
-    const DeviceTensor merged(type(), w.size());
-    ASSERT_EQ(lora_merge(type(), adapter.pair(), out, in, device_w.data(), merged.data(), stream),
-              cudaSuccess);
-    const std::vector<float> got = merged.values();
-    EXPECT_TRUE(merged.intact());
-    EXPECT_EQ(device_w.values(), w) << "the base weights changed";
-    for (int o = 0; o < out; ++o) {
-      for (int k = 0; k < in; ++k) {
-        double sum = 0;
-        for (int r = 0; r < rank; ++r) {
-          sum += double{adapter.b[static_cast<std::size_t>(o * width + r)]} *
-                 adapter.a[static_cast<std::size_t>(r * in + k)];
-        }
-        const auto i = static_cast<std::size_t>(o * in + k);
-        ASSERT_TRUE(close(got[i], static_cast<float>(w[i] + kScale * sum), type(), rank));
-      }
-    }
-    ASSERT_EQ(lora_merge(type(), adapter.pair(), out, in, device_w.data(), device_w.data(), stream),
-              cudaSuccess);
-    EXPECT_EQ(device_w.values(), got) << "in place";
-  }
-}
-
-TEST_P(LoraTest, MergeOfNothingCopiesAndChecksShapes) {
-  Random random(26);
-  std::vector<float> w = random.reals(64 * 64);
-  const DeviceTensor device_w(type(), w);
-  const DeviceTensor merged(type(), w.size());
-  ASSERT_EQ(lora_merge(type(), {}, 64, 64, device_w.data(), merged.data(), stream), cudaSuccess);
-  EXPECT_EQ(merged.values(), w);
-  EXPECT_EQ(lora_merge(type(), {}, 63, 64, device_w.data(), merged.data(), stream),
-            cudaErrorInvalidValue);
-  EXPECT_EQ(lora_merge(DType::kF32, {}, 64, 64, device_w.data(), merged.data(), stream),
-            cudaErrorNotSupported);
 }
 
 SERVELAB_FOR_BOTH_TYPES(LoraTest);
