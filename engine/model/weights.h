@@ -33,8 +33,8 @@ struct Tensor {
   std::shared_ptr<const void> owner;
 };
 
-// Where a tensor's values are random_bell's of this key and step, from element `first` on, they need
-// not be copied: a device can generate them (kernels/random.h).
+// Where a tensor's values are random_bell's of this key and step, from element `first` on, they
+// need not be copied: a device can generate them (kernels/random.h).
 struct RandomBell {
   std::uint64_t key = 0;
   float step = 0;

@@ -107,7 +107,7 @@ TEST_P(CudaEngine, MergingANarrowAdapterAfterAWideOne) {
   device.adapters = 5;
   Engines engines(device);
   const auto ids = prompt(engines.model, 30, 4);
-  const auto narrow = random_adapter(engines.model, "narrow", 8, {"v", "down"}, 99);
+  const auto narrow = random_adapter(engines.model, "narrow", 8, {"k", "up"}, 99);
   const auto on_cpu = engines.cpu->pack_adapter(*narrow, 0);
   const auto on_cuda = engines.cuda->pack_adapter(*narrow, 64);
   engines.cuda->merge(*engines.on_cuda[3]);
