@@ -37,7 +37,7 @@ struct Shape {
 struct Target {
   int out = 0;
   std::vector<LoraAdapter> adapters;
-  std::unique_ptr<DeviceVector<LoraPair>> pairs;
+  std::unique_ptr<DeviceVector<LoraPair>> pairs;  // from [1] on those of the slots
   std::vector<float> y;
 };
 
@@ -164,6 +164,10 @@ class Case {
       target.adapters.emplace_back(type_, in_, out, own, width, random);
       pairs.push_back(target.adapters.back().pair());
     }
+    // Before the first slot, where a row of slot -1 must not look, lies a pair that changes
+    // results.
+    target.adapters.emplace_back(type_, in_, out, 8, 8, random);
+    pairs.insert(pairs.begin(), target.adapters.back().pair());
     target.pairs = std::make_unique<DeviceVector<LoraPair>>(pairs);
     target.y.assign(static_cast<std::size_t>(rows_ * ldy_), kBetweenRows);
     for (int i = 0; i < rows_; ++i) {
@@ -185,7 +189,7 @@ class Case {
       ys.push_back(std::make_unique<DeviceTensor>(y_type_, y));
       char* const first =
           ys.back()->as<char>() + first_row * ldy_ * static_cast<int>(bytes_of(y_type_));
-      targets.push_back({target.pairs->get(), in_, target.out, first});
+      targets.push_back({target.pairs->get() + 1, in_, target.out, first});
     }
     const int count = static_cast<int>(targets.size());
     const std::vector<unsigned char> poisoned(lora_workspace(kind, batch, count), poison);
@@ -352,7 +356,7 @@ TEST_P(LoraTest, NothingToDoAndWhatItCannotDo) {
   Random random(24);
   const Case c(type(), type(), {64, {64}, {8}, {2}, false}, random);
   const DeviceVector<char> memory(std::size_t{1} << 20);
-  LoraTarget target{c.targets()[0].pairs->get(), 64, 64, memory.data()};
+  LoraTarget target{c.targets()[0].pairs->get() + 1, 64, 64, memory.data()};
   const auto call = [&](const LoraBatch& batch, int count, std::int64_t ldx, std::int64_t ldy) {
     return lora(LoraKind::kSgmv, batch, &target, count, memory.data(), ldx, ldy, memory.data(),
                 stream);
