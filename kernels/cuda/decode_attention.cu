@@ -194,9 +194,14 @@ __device__ Merged merge(int parts, std::int64_t stride, const float* maxima, con
   return all;
 }
 
+// Blocks of a multiprocessor that registers allow, by query heads.
+constexpr int blocks_by_registers(int heads) {
+  return heads == 1 ? 6 : heads == 2 ? 4 : heads == 4 ? 3 : 2;
+}
+
 // blockIdx: part of the context; KV head and share of its query heads; sequence.
 template <class T, int lanes, int heads, int keys>
-__global__ void __launch_bounds__(kThreads) decode_kernel(Decode<T> o) {
+__global__ void __launch_bounds__(kThreads, blocks_by_registers(heads)) decode_kernel(Decode<T> o) {
   const int head_dim = o.kv.head_dim;
   const int group = o.heads / o.kv.kv_heads;
   const int shares = (group + heads - 1) / heads;

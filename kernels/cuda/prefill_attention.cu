@@ -89,6 +89,20 @@ struct Running {
   float output[fragments][width / kColumns][4];
 };
 
+template <int width, int fragments>
+__device__ void clear(Running<width, fragments>& state) {
+#pragma unroll
+  for (int f = 0; f < fragments; ++f) {
+    state.maximum[f][0] = state.maximum[f][1] = -kInfinity;
+    state.sum[f][0] = state.sum[f][1] = 0;
+#pragma unroll
+    for (int n = 0; n < width / kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state.output[f][n][i] = 0;
+    }
+  }
+}
+
 // Of one fragment's rows: `columns` accumulators of eight keys each.
 template <int columns>
 using Scores = float[columns][4];
@@ -106,7 +120,7 @@ __device__ void multiply_keys(Tile<T, width> query_tile, Tile<T, width> key_tile
       for (int i = 0; i < 4; ++i) scores[f][n][i] = 0;
     }
   }
-#pragma unroll
+#pragma unroll 4  // all of them would need more registers for addresses than there are
   for (int k = 0; k < width / 16; ++k) {
     std::uint32_t a[fragments][4];
 #pragma unroll
@@ -236,6 +250,19 @@ __device__ void put_output(const Running<width, fragments>& state, Tile<T, width
   warp_barrier();
 }
 
+// The warp's rows of a tile, as far as they are below `count`, to global memory.
+template <int fragments, class T, int width>
+__device__ void store_rows(Tile<T, width> tile, int row, int count, int head_dim, T* out,
+                           std::int64_t ldo) {
+  constexpr int kPieces = Tile<T, width>::kPieces;
+  for (int i = lane_id(); i < kRows * fragments * kPieces; i += kWarp) {
+    const int at = row + i / kPieces;
+    const int piece = i % kPieces;
+    if (at >= count || piece * kVector >= head_dim) continue;
+    store_16(out + at * ldo + piece * kVector, load_16(tile.at(at, piece)));
+  }
+}
+
 // blockIdx: tile of queries, the last ones (with the most keys) first; head; sequence.
 template <class T, int width, int fragments, int keys>
 __global__ void __launch_bounds__(kThreads) prefill_kernel(Prefill<T> o) {
@@ -265,22 +292,13 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Prefill<T> o) {
   copy_async_commit();
 
   Running<width, fragments> state;
-#pragma unroll
-  for (int f = 0; f < fragments; ++f) {
-    state.maximum[f][0] = state.maximum[f][1] = -kInfinity;
-    state.sum[f][0] = state.sum[f][1] = 0;
-#pragma unroll
-    for (int n = 0; n < width / kColumns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) state.output[f][n][i] = 0;
-    }
-  }
+  clear(state);
   const int row = warp_id() * kRows * fragments;
   for (int tile = 0; tile < tiles; ++tile) {
     copy_async_wait<1>();  // this tile's keys; its values may still come
     block_barrier();       // everybody's; and nobody uses the other two tiles any more
-    if (tile + 1 < tiles)
-      copy_tile<keys>(o.kv, head_keys, table, tile + 1, length, kTiles.keys(tile + 1));
+    const bool more = tile + 1 < tiles;
+    if (more) copy_tile<keys>(o.kv, head_keys, table, tile + 1, length, kTiles.keys(tile + 1));
     copy_async_commit();
     Scores<keys / kColumns> scores[fragments];
     multiply_keys(kTiles.queries(), kTiles.keys(tile), row, scores);
@@ -289,23 +307,17 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(Prefill<T> o) {
     soften(o.scale, scores, state);
     copy_async_wait<1>();  // this tile's values
     block_barrier();
-    if (tile + 1 < tiles) {
-      copy_tile<keys>(o.kv, head_values, table, tile + 1, length, kTiles.values(tile + 1));
-    }
+    if (more) copy_tile<keys>(o.kv, head_values, table, tile + 1, length, kTiles.values(tile + 1));
     copy_async_commit();
     multiply_values(kTiles.values(tile), scores, state);
   }
   copy_async_wait<0>();
 
+  block_barrier();  // without a key there was none yet: queries may still be on their way
+
   put_output(state, kTiles.queries(), row);
-  constexpr int kPieces = Tile<T, width>::kPieces;
-  for (int i = lane_id(); i < kRows * fragments * kPieces; i += kWarp) {
-    const int at = row + i / kPieces;
-    const int piece = i % kPieces;
-    if (at >= count || piece * kVector >= head_dim) continue;
-    store_16(o.out + (row_begin + first + at) * o.ldo + column + piece * kVector,
-             load_16(kTiles.queries().at(at, piece)));
-  }
+  T* const out = o.out + (row_begin + first) * o.ldo + column;
+  store_rows<fragments>(kTiles.queries(), row, count, head_dim, out, o.ldo);
 }
 
 template <class T, int width, int fragments, int keys>

@@ -18,9 +18,8 @@ constexpr int kDigits = 16;  // values of four bits
 constexpr int kTopBit = 28;  // of the first four: the largest weight is 1, bits 0x3f800000
 constexpr float kUnit = 1099511627776.0f;  // 2^40
 constexpr float kLog2E = 1.4426950408889634f;
-// Weights below half a unit are nothing; they need not be told apart.
-constexpr float kLargestMass = 8388608.0f;
-static_assert(kLargestMass * kUnit < 1.8446744e19f);
+constexpr float kMostLogits = 8388608.0f;  // 2^23: the sum of their masses still fits
+static_assert(kMostLogits * kUnit < 1.8446744e19f);
 
 struct Shared {
   Best best[kWarps];
@@ -200,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t sample_top_p(const float* logits, int rows, int n, float temperature, float top_p,
                          const double* uniforms, std::int32_t* tokens, cudaStream_t stream) {
-  if (n < 1 || static_cast<float>(n) > kLargestMass || !(temperature > 0) || !(top_p > 0)) {
+  if (n < 1 || static_cast<float>(n) > kMostLogits || !(temperature > 0) || !(top_p > 0)) {
     return cudaErrorInvalidValue;
   }
   return launch(sample_kernel, static_cast<unsigned>(rows), kThreads, sizeof(Shared), stream,
