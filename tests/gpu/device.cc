@@ -31,6 +31,7 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
 DeviceMemory::~DeviceMemory() { static_cast<void>(cudaFree(all_)); }
 
 void DeviceMemory::upload(const void* from, std::size_t bytes, std::size_t offset) {
+  if (bytes == 0) return;  // `from` may be null
   check(cudaMemcpy(all_ + kGuard + offset, from, bytes, cudaMemcpyDefault), "upload");
 }
 
