@@ -1,6 +1,6 @@
-#include "kernels/cuda/tensor_map.h"
-
 #include <cudaTypedefs.h>
+
+#include "kernels/cuda/tensor_map.h"
 
 namespace servelab::kernels::cuda {
 namespace {
