@@ -90,7 +90,7 @@ GPU_PROGRAMS = servelab tests/gpu/servelab_gpu_tests tests/cuda_engine/servelab_
 gpu-bundle: build  ## the CUDA programs and their libraries, to be carried to a GPU machine
 	tests/gpu/bundle.sh '$(BUILD)/gpu-bundle' $(addprefix $(BUILD)/,$(GPU_PROGRAMS))
 
-# BUNDLE=dir: the programs of a bundle in place of a build.
+# BUNDLE=dir: the programs of a bundle, unpacked, in place of a build.
 need_out = @[ -n '$(OUT)' ] || { echo '$@: OUT=dir is missing: where results go' >&2; exit 2; }
 gpu_build = @[ -n '$(BUNDLE)' ] || ! command -v nvidia-smi >/dev/null || $(MAKE) build setup
 GPU_PYTHON = $(or $(wildcard $(PYTHON)),python3)

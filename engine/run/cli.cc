@@ -124,7 +124,10 @@ int run_command(Arguments& arguments) {
         std::chrono::milliseconds(static_cast<std::int64_t>(arguments.time_limit_s * 1e3));
   }
   const std::vector<Spec> specs = load_specs(arguments);
-  for (const Spec& spec : specs) check_spec(spec, arguments.run.data_dir, false);
+  for (const Spec& spec : specs) {
+    check_spec(spec, arguments.run.data_dir, false);
+    require_backends(spec);
+  }
   int code = kOk;
   bool unfinished = false;
   for (const Spec& spec : specs) {

@@ -50,6 +50,9 @@ std::unique_ptr<Executor> make_executor(const std::string& backend, const ModelC
 // What the accelerator behind a backend is called; empty for twin and cpu.
 std::string device_name(const std::string& backend);
 
+// Throws SpecError when a position's backend was not built in, or its device is not there.
+void require_backends(const Spec& spec);
+
 // The backends of this build: "twin, cpu, cuda".
 std::string backend_names();
 

@@ -1,5 +1,8 @@
+// NCCL is loaded when tensor parallelism asks for it, so that a program built with it also starts
+// where it is not installed.
 #include "engine/backend/cuda/collective.h"
 
+#include <dlfcn.h>
 #include <nccl.h>
 
 #include <numeric>
@@ -10,19 +13,56 @@
 namespace servelab::cuda {
 namespace {
 
-void check_nccl(ncclResult_t result, const char* doing) {
-  if (result == ncclSuccess) return;
-  throw SpecError(std::string("the CUDA engine: ") + doing + ": " + ncclGetErrorString(result));
+constexpr const char* kLibrary = "libnccl.so.2";
+
+class Nccl {
+ public:
+  Nccl() : library_(dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL)) {
+    if (library_ == nullptr) {
+      throw SpecError("cluster.tensor_parallel: NCCL cannot be loaded (" + std::string(dlerror()) +
+                      "); install it, or use 1");
+    }
+    find("ncclCommInitAll", &init_all);
+    find("ncclCommDestroy", &destroy);
+    find("ncclAllReduce", &all_reduce);
+    find("ncclGetErrorString", &error_string);
+  }
+
+  void check(ncclResult_t result, const char* doing) const {
+    if (result == ncclSuccess) return;
+    throw SpecError(std::string("the CUDA engine: ") + doing + ": " + error_string(result));
+  }
+
+  decltype(&ncclCommInitAll) init_all = nullptr;
+  decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+
+ private:
+  template <class Function>
+  void find(const char* name, Function* function) {
+    *function = reinterpret_cast<Function>(dlsym(library_, name));
+    if (*function == nullptr) {
+      throw SpecError(std::string("cluster.tensor_parallel: ") + kLibrary + " has no " + name);
+    }
+  }
+
+  void* library_;  // stays loaded
+  decltype(&ncclGetErrorString) error_string = nullptr;
+};
+
+const Nccl& nccl() {
+  static const Nccl loaded;
+  return loaded;
 }
 
 class NcclCollective final : public Collective {
  public:
   explicit NcclCollective(ncclComm_t communicator) : communicator_(communicator) {}
-  ~NcclCollective() override { ncclCommDestroy(communicator_); }
+  ~NcclCollective() override { nccl().destroy(communicator_); }
 
   void sum(float* x, std::size_t count, cudaStream_t stream) override {
-    check_nccl(ncclAllReduce(x, x, count, ncclFloat, ncclSum, communicator_, stream),
-               "summing over the ranks");
+    nccl().check(nccl().all_reduce(x, x, count, ncclFloat, ncclSum, communicator_, stream),
+                 "summing over the ranks");
   }
 
  private:
@@ -35,7 +75,7 @@ std::vector<std::unique_ptr<Collective>> make_collectives(int ranks, int first_d
   std::vector<int> devices(static_cast<std::size_t>(ranks));
   std::iota(devices.begin(), devices.end(), first_device);
   std::vector<ncclComm_t> communicators(devices.size());
-  check_nccl(ncclCommInitAll(communicators.data(), ranks, devices.data()), "starting NCCL");
+  nccl().check(nccl().init_all(communicators.data(), ranks, devices.data()), "starting NCCL");
   std::vector<std::unique_ptr<Collective>> seats;
   for (const ncclComm_t each : communicators) {
     seats.push_back(std::make_unique<NcclCollective>(each));
