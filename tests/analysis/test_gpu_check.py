@@ -1,4 +1,4 @@
-"""`make gpu-check` with stand-ins for the card and the programs: what it runs, reports and leaves."""
+"""`make gpu-check` with stand-ins for the card and the programs: what it runs, tells and leaves."""
 from __future__ import annotations
 
 import json
@@ -31,7 +31,7 @@ def stand_ins(tmp_path: Path) -> Path:
     script(bundle / "servelab_gpu_tests", "echo all tests; exit 0")
     script(bundle / "servelab_gpu_engine_tests", "echo broken; exit 1")
     script(bundle / "servelab_cuda_bench", 'echo \'[{"name": "bgmv", "ms": 1}]\' >"$2"')
-    script(bundle / "servelab", 'if [ "$1" = calibrate ]; then touch "${@: -1}"; exit 0; fi; exit 2')
+    script(bundle / "servelab", 'if [ "$1" = calibrate ]; then touch "${@: -1}"; else exit 2; fi')
     return bundle
 
 

@@ -1,6 +1,6 @@
 """The first thing to run on a machine with a GPU: `make gpu-check OUT=dir`.
 
-Runs, in under eight minutes: the kernels' and the engine's tests, both again under compute-sanitizer
+Runs, in under eight minutes: the tests of kernels and engine, both again under compute-sanitizer
 on a small part, the kernel benchmarks (with PyTorch's times beside them where it is installed), a
 quick calibration, and the GPU figures' quick forms with the profile that came out. Leaves in dir:
 
