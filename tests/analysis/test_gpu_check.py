@@ -72,3 +72,14 @@ def test_no_step_outlives_the_time(tmp_path: Path) -> None:
                                    "reason": "no time is left"}
     assert report["seconds"] < 20
     assert result.returncode == 1
+
+
+def test_the_sanitized_part_is_not_empty() -> None:
+    source = (ROOT / "tests/gpu/check.py").read_text()
+    wanted = source.split('SANITIZED = "')[1].split('"')[0]
+    assert wanted == "*bf16*:Sampling*:*Blocks*:Gather*-*Dense*"
+    tests = "".join(path.read_text() for path in (ROOT / "tests/gpu").glob("*_test.cc"))
+    for suite in ("SamplingTest", "BlocksTest", "GatherRowsTest"):
+        assert suite in tests
+    typed = [line for line in tests.splitlines() if line.startswith("TEST_P(")]
+    assert len(typed) > 20

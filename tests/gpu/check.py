@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# One type of each kernel; cuBLASLt is not ours to sanitize.
+SANITIZED = "*bf16*:Sampling*:*Blocks*:Gather*-*Dense*"
 FIGURES = ["dlora/fig05_cuda", "caraserve/fig04_cuda", "placement/fig05_cuda", "dlora/fig10_cuda"]
 QUERY = ("name,uuid,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,power.limit,"
          "temperature.gpu")
@@ -112,15 +114,17 @@ def tests(check: Check) -> None:
         if binary is None:
             check.skip(name, f"not built in {check.binaries}")
             continue
-        check.run(name, [binary, "--gtest_brief=1"], 120)
+        check.run(name, [binary, "--gtest_brief=1"], 75)
     sanitizer = shutil.which("compute-sanitizer")
     binary = check.binary("servelab_gpu_tests")
+    check.environment["SERVELAB_SMALL_TESTS"] = "1"
     for tool in ("memcheck", "racecheck"):
         if sanitizer is None or binary is None:
             check.skip(tool, "compute-sanitizer was not found" if binary else "no tests were built")
             continue
         check.run(tool, [sanitizer, "--tool", tool, "--error-exitcode", "9", binary,
-                         "--gtest_brief=1", "--gtest_filter=*Small*"], 60)
+                         "--gtest_brief=1", f"--gtest_filter={SANITIZED}"], 45)
+    del check.environment["SERVELAB_SMALL_TESTS"]
 
 
 def benchmarks(check: Check) -> None:
@@ -129,9 +133,9 @@ def benchmarks(check: Check) -> None:
         check.skip("servelab_cuda_bench", f"not built in {check.binaries}")
         return
     ours, torch = check.out / "bench.json", check.out / "torch.json"
-    check.run("kernel benchmarks", [binary, "--json", ours, "--seconds", "60"], 90)
-    check.run("the same in PyTorch", [sys.executable, ROOT / "tests/gpu/torch_lora.py", "--json",
-                                      torch], 60, allowed=(0, 3))
+    check.run("kernel benchmarks", [binary, "--json", ours, "--seconds", "45"], 75)
+    check.run("the same in PyTorch", [sys.executable, ROOT / "tests/gpu/torch_lora.py", "--bench",
+                                      ours, "--json", torch, "--seconds", "15"], 40)
     for path in (ours, torch):
         if path.is_file():
             rows = json.loads(path.read_text(encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -19,8 +20,10 @@ constexpr float kBetweenRows = -77;  // what lies between the rows of y, exact i
 
 int round_up_8(int n) { return (n + 7) / 8 * 8; }
 
-// A device that executes threads one after another gets small shapes only.
+// A device that executes threads one after another gets small shapes only, and so does one under a
+// sanitizer (check.py).
 bool is_slow() {
+  if (std::getenv("SERVELAB_SMALL_TESTS") != nullptr) return true;
   int multiprocessors = 0;
   static_cast<void>(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
   return multiprocessors <= 4;
