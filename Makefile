@@ -86,7 +86,7 @@ cpu-figures: build setup  ## the figures measured on the CPU engine, in wall-clo
 
 # For a machine with a GPU and without our libraries: what gpu-check and gpu-figures need, built here.
 GPU_PROGRAMS = servelab tests/gpu/servelab_gpu_tests tests/cuda_engine/servelab_gpu_engine_tests \
-               kernels/bench/servelab_cuda_bench
+               tests/cuda_engine/servelab_cuda_engine_bench kernels/bench/servelab_cuda_bench
 gpu-bundle: build  ## the CUDA programs and their libraries, to be carried to a GPU machine
 	tests/gpu/bundle.sh '$(BUILD)/gpu-bundle' $(addprefix $(BUILD)/,$(GPU_PROGRAMS))
 

@@ -81,6 +81,8 @@ class Report {
   explicit Report(const Card& card);
   const Card& card() const { return card_; }
   void add(const Row& row);
+  // One measured time over another, and what is asked of that.
+  void add_ratio(const std::string& what, double ratio, double at_most);
   bool all_correct() const { return all_correct_; }
   bool write_json(const std::string& path) const;  // false, and a message: it could not
 

@@ -184,6 +184,13 @@ void Report::add(const Row& row) {
   lines_.push_back(line);
 }
 
+void Report::add_ratio(const std::string& what, double ratio, double at_most) {
+  std::printf("%-69s %9.3f, asked at most %.2f%s\n", what.c_str(), ratio, at_most,
+              ratio > at_most ? "  ABOVE" : "");
+  lines_.push_back("{\"name\": \"ratio\", \"shape\": \"" + what + "\"" +
+                   format(", \"ratio\": %.4f, \"at_most\": %.4f}", ratio, at_most));
+}
+
 bool Report::write_json(const std::string& path) const {
   std::FILE* const file = std::fopen(path.c_str(), "w");
   if (file == nullptr) {

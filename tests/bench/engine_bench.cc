@@ -8,30 +8,21 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
 #include <thread>
 
 #include "engine/backend/cpu/executor.h"
 #include "engine/backend/cpu/thread_team.h"
 #include "kernels/bench/machine.h"
+#include "tests/bench/steps.h"
 
 namespace servelab {
 namespace {
 
 constexpr int kRounds = 10;
 constexpr int kRepeats = 4;
-constexpr int kBlockTokens = 16;
 constexpr int kContext = 64;
 constexpr int kRank = 16;
-
-struct StepCase {
-  const char* name;
-  int batch;
-  int context;
-  int tokens;    // of each sequence
-  int adapters;  // distinct ones; 0: base model
-  double asked;  // share of the bound; with adapters: of the same step without them
-};
+constexpr int kAdapters = 8;
 
 constexpr StepCase kCases[] = {
     {"decode, batch 1", 1, kContext, 1, 0, 0.85},
@@ -56,70 +47,17 @@ ModelConfig llama_134m() {
   return model;
 }
 
-class StepBench {
- public:
-  explicit StepBench(int threads) : model_(llama_134m()) {
-    CpuExecutorOptions options;
-    options.threads = threads;
-    options.cores = usable_cores();
-    options.isa = kernels::best_isa();
-    options.type = kernels::DType::kBf16;
-    options.kv_blocks = 4096;
-    options.block_tokens = kBlockTokens;
-    executor_ = std::make_unique<CpuExecutor>(model_, *random_weights(model_, 1), options);
-    for (std::uint64_t i = 0; i < 8; ++i) {
-      adapters_.push_back(executor_->pack_adapter(
-          *random_adapter(model_, "a", kRank, {"q", "k", "v", "o"}, i), kRank));
-    }
-  }
-
-  void pin_caller() const { executor_->enter_thread(); }
-
-  StepParts run(const StepCase& c) {
-    const int blocks_each = (c.context + c.tokens + kBlockTokens - 1) / kBlockTokens;
-    const std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.tokens), 5);
-    std::vector<std::vector<BlockIndex>> blocks(static_cast<std::size_t>(c.batch));
-    std::vector<SequenceSlice> slices(blocks.size());
-    for (std::size_t i = 0; i < slices.size(); ++i) {
-      blocks[i].resize(static_cast<std::size_t>(blocks_each));
-      std::iota(blocks[i].begin(), blocks[i].end(), static_cast<int>(i) * blocks_each);
-      slices[i].context = c.context;
-      slices[i].tokens = tokens;
-      slices[i].blocks = blocks[i];
-      slices[i].samples = true;
-      if (c.adapters > 0) {
-        slices[i].adapter = adapters_[i % static_cast<std::size_t>(c.adapters)].get();
-      }
-    }
-    return executor_->run(slices, Exec::kUnmerged, LoraKernel::kMbgmv, {}, &sampled_);
-  }
-
-  double bytes(const StepCase& c) const {
-    const double weights = static_cast<double>(model_.weight_bytes()) -
-                           2.0 * model_.vocab * model_.hidden;  // the embedding is only looked up
-    const double kv =
-        static_cast<double>(executor_->kv_bytes_per_token()) * (c.context + c.tokens) * c.batch;
-    const double lora = c.adapters * static_cast<double>(adapters_.front()->bytes());
-    return weights + kv + lora;
-  }
-  double flops(const StepCase& c) const {
-    const double head = 2.0 * model_.vocab * model_.hidden;
-    const double layers = 2.0 * static_cast<double>(model_.parameters()) - 2 * head;
-    const double pairs = c.tokens * (c.context + (c.tokens + 1) / 2.0);
-    const double attention = 4.0 * pairs * model_.heads * model_.head_dim * model_.layers;
-    return c.batch * (c.tokens * layers + head + attention);
-  }
-
- private:
-  ModelConfig model_;
-  std::unique_ptr<CpuExecutor> executor_;
-  std::vector<std::unique_ptr<DeviceAdapter>> adapters_;
-  std::vector<std::int32_t> sampled_;
-};
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+StepLoad open(int threads) {
+  const ModelConfig model = llama_134m();
+  CpuExecutorOptions options;
+  options.threads = threads;
+  options.cores = usable_cores();
+  options.isa = kernels::best_isa();
+  options.type = kernels::DType::kBf16;
+  options.block_tokens = kStepBlockTokens;
+  for (const StepCase& c : kCases) options.kv_blocks = std::max(options.kv_blocks, blocks_of(c));
+  auto executor = std::make_unique<CpuExecutor>(model, *random_weights(model, 1), options);
+  return {std::move(executor), kAdapters, kRank};
 }
 
 // A team pins its leader for good and its members spin, so it gets a thread and a life of its own.
@@ -143,8 +81,8 @@ struct StepTimes {
 // step is repeated, as decodes follow decodes when an engine serves; the first is not counted. A
 // round's share compares the fastest of its repeats with the fastest that the machine did in it.
 bool run_steps(int threads) {
-  StepBench bench(threads);
-  bench.pin_caller();
+  StepLoad bench = open(threads);
+  bench.executor().enter_thread();
   StepTimes times[std::size(kCases)];
   std::vector<double> bandwidth, peak;
   for (int round = 0; round < kRounds; ++round) {

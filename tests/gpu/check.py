@@ -132,11 +132,16 @@ def benchmarks(check: Check) -> None:
     if binary is None:
         check.skip("servelab_cuda_bench", f"not built in {check.binaries}")
         return
-    ours, torch = check.out / "bench.json", check.out / "torch.json"
+    ours, torch, steps = (check.out / f"{name}.json" for name in ("bench", "torch", "steps"))
     check.run("kernel benchmarks", [binary, "--json", ours, "--seconds", "45"], 75)
     check.run("the same in PyTorch", [sys.executable, ROOT / "tests/gpu/torch_lora.py", "--bench",
                                       ours, "--json", torch, "--seconds", "15"], 40)
-    for path in (ours, torch):
+    engine = check.binary("servelab_cuda_engine_bench")
+    if engine is None:
+        check.skip("engine steps", f"not built in {check.binaries}")
+    else:
+        check.run("engine steps", [engine, "--json", steps], 60)
+    for path in (ours, torch, steps):
         if path.is_file():
             rows = json.loads(path.read_text(encoding="utf-8"))
             check.report["benchmarks"] += rows if isinstance(rows, list) else rows.get("rows", [])
