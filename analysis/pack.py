@@ -64,7 +64,8 @@ def main() -> int:
         work = pack if arguments.command == "pack" else unpack
         count = work(arguments.source, arguments.target)
     except (OSError, ValueError) as problem:
-        print(f"analysis.pack: error: {problem}", file=sys.stderr)
+        where = "" if str(arguments.source) in str(problem) else f"{arguments.source}: "
+        print(f"analysis.pack: error: {where}{problem}", file=sys.stderr)
         return 1
     print(f"{arguments.target}: {count} files")
     return 0

@@ -282,9 +282,9 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir, Spec
 }
 
 void use_profile(const std::string& profile, Spec* spec) {
-  for (SweepPosition& position : spec->positions) {
-    position.settings.set("hardware", ConfigNode::of(profile));
-  }
+  ConfigNode node = ConfigNode::of(profile);
+  node.mark.file = "--profile";
+  for (SweepPosition& position : spec->positions) position.settings.set("hardware", node);
   spec->id += "_profile";
 }
 
