@@ -203,3 +203,22 @@ def test_rank_labels() -> None:
     assert _parts.ranks_label("[16]") == "rank 16"
     assert _parts.ranks_label("[8, 64]") == "ranks 8, 64"
     assert _parts.ranks_label("[8, 8, 8, 64]") == "ranks 3x8, 1x64"
+
+
+def test_fig01_crosses_what_does_not_fit(tmp_path: Path) -> None:
+    spec = Spec(tmp_path, "placement/fig01")
+    usual = ("[8]", "[0.05]", 0)
+    for setting in (usual, ("[32]", "[0.05]", 0), ("[8]", "[0.1]", 0), ("[8]", "[0.05]", 32)):
+        for count in (8, 64):
+            fits = setting[0] == "[8]" or count == 8
+            spec.add("vllm-lora", 0, {"workload.adapters.count": count,
+                                      "workload.adapters.ranks": setting[0],
+                                      "workload.popularity.weights": setting[1],
+                                      "engine.adapter_slots": setting[2]},
+                     summary(10 * count, 0.02, 0.1), "VALID" if fits else "INVALID")
+    spec.write()
+    table = next(p for p in draw.draw("placement/fig01", tmp_path) if p.suffix == ".txt")
+    lines = table.read_text().splitlines()
+    assert sum("does not fit" in line for line in lines) == 1
+    # The usual curve is in each of the three panels, each other setting in its own.
+    assert len(lines) == 1 + 2 * (2 + 2 + 2)
