@@ -19,6 +19,11 @@ def per_step_ms(results: Results, index: int, part: str) -> float:
     return replica_sum(results, index, part) / steps * 1e3 if steps else float("nan")
 
 
+def has_lora_times(results: Results) -> bool:
+    """Whether steps were taken apart: the CUDA engine does not, unless runtime.measure_parts."""
+    return any(per_step_ms(results, i, "lora") > 0 for i in range(len(results.columns["seed"])))
+
+
 def mean_batch(results: Results, index: int) -> float:
     """Requests in a step, over all steps of the run."""
     point = results.point(index)

@@ -17,7 +17,8 @@ MARKERS = ["o", "s", "^", "D", "v"]
 
 def draw(results: Results, out: Path) -> list[Path]:
     kernels = results.techniques
-    figure, panels = plt.subplots(1, 2 * len(kernels), figsize=(style.TWO_COLUMNS_IN, 2.4))
+    groups = 1 + _parts.has_lora_times(results)
+    figure, panels = plt.subplots(1, groups * len(kernels), figsize=(style.TWO_COLUMNS_IN, 2.4))
     columns = results.columns
     batch, ranks = columns[results.sweep("requests")], columns[results.sweep("ranks")]
     step = results.metric("itl_p50_s") * 1e3
@@ -33,11 +34,12 @@ def draw(results: Results, out: Path) -> list[Path]:
             look = {"color": COLORS[number % 5], "marker": MARKERS[number % 5],
                     "linestyle": "--" if mixed else "-", "label": _parts.ranks_label(rank)}
             panels[position].plot(batch[own], step[own], **look)
-            panels[len(kernels) + position].plot(batch[own], lora, **look)
+            if groups == 2:
+                panels[len(kernels) + position].plot(batch[own], lora, **look)
             lines += [f"{'':{len(results.spec_id)}}  {kernel:7}{look['label']:>16}{b:6d}{s:10.2f}"
                       f"{part:9.3f}" for b, s, part in zip(batch[own].tolist(), step[own], lora)]
     for group, name, label in ((panels[:len(kernels)], "decode", "decode step, median (ms)"),
-                               (panels[len(kernels):], "LoRA part", "LoRA per step (ms)")):
+                               (panels[len(kernels):], "LoRA part", "LoRA per step (ms)"))[:groups]:
         top = max(axes.get_ylim()[1] for axes in group)
         for axes, kernel in zip(group, kernels):
             axes.set(xlabel="batch size", ylabel=label, ylim=(0, top))

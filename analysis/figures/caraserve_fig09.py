@@ -29,7 +29,8 @@ def line_of(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
 
 
 def draw(results: Results, out: Path) -> list[Path]:
-    figure, panels = plt.subplots(1, 4, figsize=(style.TWO_COLUMNS_IN, 2.3))
+    parts = ["decode step"] + ["LoRA part"] * _parts.has_lora_times(results)
+    figure, panels = plt.subplots(1, 2 * len(parts), figsize=(style.TWO_COLUMNS_IN, 2.3))
     step = results.metric("itl_p50_s") * 1e3
     lines = [f"{results.spec_id}: y = alpha x work + beta, published R2 {PUBLISHED_R2}"]
     batches = results.columns[results.sweep("requests")]
@@ -37,8 +38,8 @@ def draw(results: Results, out: Path) -> list[Path]:
         own = np.flatnonzero(results.columns["technique"] == kernel)
         work = np.array([work_of(results, i, kernel) for i in own])
         lora = np.array([_parts.per_step_ms(results, i, "lora") for i in own])
-        for axes, values, name in ((panels[position], step[own], "decode step"),
-                                   (panels[2 + position], lora, "LoRA part")):
+        for number, (values, name) in enumerate(zip((step[own], lora), parts)):
+            axes = panels[2 * number + position]
             slope, start, fit = line_of(work, values)
             axes.scatter(work, values, s=10 + 0.6 * batches[own], color=COLORS[kernel],
                          linewidths=0, alpha=0.8)
@@ -52,6 +53,7 @@ def draw(results: Results, out: Path) -> list[Path]:
             style.panel_label(axes, f"{kernel.upper()}, {name}")
             lines.append(f"{kernel:6} {name:12} alpha {1e3 * slope:8.3f} us  beta {start:7.3f} ms  "
                          f"R2 {fit:.3f}  ({len(own)} points)")
-    style.finish(figure, results, note="dots grow with the batch, 2 to 24 requests")
+    style.finish(figure, results, note=f"dots grow with the batch, {batches.min()} to "
+                 f"{batches.max()} requests")
     return style.save(figure, out, "fig09") + [
         style.write_text(out, "table.txt", "\n".join(lines) + "\n")]

@@ -1,6 +1,6 @@
-"""Placement paper Fig. 1: throughput over served adapters, for sizes, for rates per adapter, and for
-settings of A_max. Each curve rises with the load that adapters bring, until memory or A_max holds it
-back. Crosses: the adapters' slots leave no room for a request.
+"""Placement paper Fig. 1: throughput over served adapters, for sizes, rates per adapter, and
+settings of A_max. Each curve rises with the load that adapters bring, until memory or A_max holds
+it back. Crosses: the adapters' slots leave no room for a request.
 """
 from __future__ import annotations
 
