@@ -171,8 +171,9 @@ def test_fig07(tmp_path: Path) -> None:
     assert "0.0500" in table.read_text()  # 10 us of 20 ms
 
 
+@pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.parametrize("figure", ["fig04", "fig09"])
-def test_caraserve_kernels(tmp_path: Path, figure: str) -> None:
+def test_caraserve_kernels(tmp_path: Path, figure: str, timed: bool) -> None:
     spec = Spec(tmp_path, f"caraserve/{figure}")
     for kernel in ("bgmv", "mbgmv"):
         for batch in (4, 8, 16):
@@ -182,12 +183,13 @@ def test_caraserve_kernels(tmp_path: Path, figure: str) -> None:
                                      "workload.adapters.ranks": f"[{rank}]"},
                          summary(1, 0.005 + 1e-5 * work, 0.1),
                          datasets={**requests(100, batch, rank), "replicas/steps": [10],
-                                   "replicas/lora": [10 * 1000 * work]})
+                                   "replicas/lora": [10 * 1000 * work * timed]})
     spec.write()
     paths = draw.draw(f"caraserve/{figure}", tmp_path)
     table = next(p for p in paths if p.suffix == ".txt").read_text()
     if figure == "fig09":
         assert "alpha   10.000 us  beta   5.000 ms  R2 1.000" in table
+        assert ("LoRA part" in table) == timed
 
 
 def test_work_counts_padding_for_bgmv_only(tmp_path: Path) -> None:
