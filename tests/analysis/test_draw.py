@@ -41,7 +41,7 @@ def test_every_figure_module_has_synthetic_results():
     modules = {path.stem for path in draw.FIGURES.glob("[a-z]*_*.py")}
     tested = {spec_id.replace("/", "_") for spec_id in MAKERS} - {"mine_skewness"}
     in_test_cpu_figures = {"caraserve_fig04", "caraserve_fig09", "placement_tab01"}
-    in_test_cpu_figures |= {f"placement_fig0{number}" for number in range(4, 10)}
+    in_test_cpu_figures |= {f"placement_fig0{number}" for number in (1, *range(4, 10))}
     assert modules == tested | in_test_cpu_figures
 
 
