@@ -63,6 +63,20 @@ def test_every_step_is_reported_and_failures_count(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").iterdir())) <= 8
 
 
+def test_what_skips_on_a_gpu_machine_has_failed(tmp_path: Path) -> None:
+    bundle = stand_ins(tmp_path)
+    script(bundle / "servelab_gpu_tests",
+           "echo '[  PASSED  ] 1 test.'; echo '[  SKIPPED ] 66 tests.'")
+    script(bundle / "servelab_gpu_engine_tests", "echo '[  PASSED  ] 12 tests.'")
+    script(bundle / "servelab_cuda_bench", "echo 'skipped: no CUDA device'; exit 0")
+    run_check(tmp_path)
+    report = json.loads((tmp_path / "out/check.json").read_text())
+    status = {step["step"]: step["status"] for step in report["steps"]}
+    assert status["servelab_gpu_tests"] == "FAILED: 66 tests were skipped, 1 ran"
+    assert status["servelab_gpu_engine_tests"] == "passed"
+    assert status["kernel benchmarks"] == "FAILED: it was skipped (see the log)"
+
+
 def test_no_step_outlives_the_time(tmp_path: Path) -> None:
     script(stand_ins(tmp_path) / "servelab_gpu_tests", "sleep 30")
     result = run_check(tmp_path, "--seconds", "6")

@@ -13,6 +13,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/lora.h"
 #include "kernels/cuda/sampling.h"
+#include "kernels/ref/ref.h"
 #include "kernels/sampling.h"
 #include "tests/cuda_engine/host_device.h"
 
@@ -21,36 +22,10 @@ namespace {
 
 using host_device::enqueue;
 
-float get(DType type, const void* data, std::int64_t i) {
-  switch (type) {
-    case DType::kF32:
-      return static_cast<const float*>(data)[i];
-    case DType::kBf16:
-      return to_float(static_cast<const Bf16*>(data)[i]);
-    case DType::kF16:
-      return to_float(static_cast<const F16*>(data)[i]);
-  }
-  return 0;
-}
-
-void set(DType type, void* data, std::int64_t i, float value) {
-  switch (type) {
-    case DType::kF32:
-      static_cast<float*>(data)[i] = value;
-      break;
-    case DType::kBf16:
-      static_cast<Bf16*>(data)[i] = to_bf16(value);
-      break;
-    case DType::kF16:
-      static_cast<F16*>(data)[i] = to_f16(value);
-      break;
-  }
-}
-
 float rounded(DType type, float value) {
   float out = 0;
-  set(type, &out, 0, value);
-  return get(type, &out, 0);
+  ref::store(type, &out, 0, value);
+  return ref::load(type, &out, 0);
 }
 
 class NaiveDense final : public Dense {
@@ -61,14 +36,15 @@ class NaiveDense final : public Dense {
     return enqueue(stream, [=] {
       std::vector<float> row(static_cast<std::size_t>(k));
       for (int i = 0; i < m; ++i) {
-        for (int c = 0; c < k; ++c) row[static_cast<std::size_t>(c)] = get(type, x, i * ldx + c);
+        for (int c = 0; c < k; ++c)
+          row[static_cast<std::size_t>(c)] = ref::load(type, x, i * ldx + c);
         for (int j = 0; j < n; ++j) {
           float sum = 0;
           for (int c = 0; c < k; ++c) {
-            sum += row[static_cast<std::size_t>(c)] * get(type, w, std::int64_t{j} * k + c);
+            sum += row[static_cast<std::size_t>(c)] * ref::load(type, w, std::int64_t{j} * k + c);
           }
           const std::int64_t at = i * ldy + j;
-          set(y_type, y, at, add ? get(y_type, y, at) + sum : sum);
+          ref::store(y_type, y, at, add ? ref::load(y_type, y, at) + sum : sum);
         }
       }
     });
@@ -82,8 +58,8 @@ void lora_row(const LoraBatch& batch, const LoraPair& pair, const LoraTarget& ta
   for (int r = 0; r < pair.width; ++r) {
     float sum = 0;
     for (int c = 0; c < target.in; ++c) {
-      sum +=
-          get(batch.type, x, x_at + c) * get(batch.type, pair.a, std::int64_t{r} * target.in + c);
+      sum += ref::load(batch.type, x, x_at + c) *
+             ref::load(batch.type, pair.a, std::int64_t{r} * target.in + c);
     }
     t[static_cast<std::size_t>(r)] = sum;
   }
@@ -91,10 +67,11 @@ void lora_row(const LoraBatch& batch, const LoraPair& pair, const LoraTarget& ta
     float sum = 0;
     for (int r = 0; r < pair.width; ++r) {
       sum += t[static_cast<std::size_t>(r)] *
-             get(batch.type, pair.b, std::int64_t{j} * pair.width + r);
+             ref::load(batch.type, pair.b, std::int64_t{j} * pair.width + r);
     }
     const std::int64_t at = y_at + j;
-    set(batch.y_type, target.y, at, get(batch.y_type, target.y, at) + pair.scale * sum);
+    ref::store(batch.y_type, target.y, at,
+               ref::load(batch.y_type, target.y, at) + pair.scale * sum);
   }
 }
 
@@ -131,8 +108,8 @@ void attend(const KvCache& cache, const AttentionBatch& batch, int heads, int se
     for (int p = 0; p <= last; ++p) {
       float score = 0;
       for (int i = 0; i < cache.head_dim; ++i) {
-        score += get(cache.type, q, q_at + h * cache.head_dim + i) *
-                 get(cache.type, cache.keys, at(p, h / group, i));
+        score += ref::load(cache.type, q, q_at + h * cache.head_dim + i) *
+                 ref::load(cache.type, cache.keys, at(p, h / group, i));
       }
       score /= std::sqrt(static_cast<float>(cache.head_dim));
       scores[static_cast<std::size_t>(p)] = score;
@@ -144,9 +121,9 @@ void attend(const KvCache& cache, const AttentionBatch& batch, int heads, int se
       float value = 0;
       for (int p = 0; p <= last; ++p) {
         value += scores[static_cast<std::size_t>(p)] *
-                 get(cache.type, cache.values, at(p, h / group, i));
+                 ref::load(cache.type, cache.values, at(p, h / group, i));
       }
-      set(cache.type, out, out_at + h * cache.head_dim + i, value / sum);
+      ref::store(cache.type, out, out_at + h * cache.head_dim + i, value / sum);
     }
   }
 }
@@ -187,11 +164,11 @@ cudaError_t lora_merge(DType type, const LoraPair& pair, int out_rows, int in, c
       for (int c = 0; c < in; ++c) {
         float sum = 0;
         for (int r = 0; r < pair.width; ++r) {
-          sum += get(type, pair.b, std::int64_t{i} * pair.width + r) *
-                 get(type, pair.a, std::int64_t{r} * in + c);
+          sum += ref::load(type, pair.b, std::int64_t{i} * pair.width + r) *
+                 ref::load(type, pair.a, std::int64_t{r} * in + c);
         }
         const std::int64_t at = std::int64_t{i} * in + c;
-        set(type, out, at, get(type, w, at) + pair.scale * sum);
+        ref::store(type, out, at, ref::load(type, w, at) + pair.scale * sum);
       }
     }
   });
@@ -265,7 +242,7 @@ cudaError_t embed(DType type, const void* embedding, const std::int32_t* ids, in
     for (int i = 0; i < rows; ++i) {
       for (int c = 0; c < hidden; ++c) {
         x[std::int64_t{i} * hidden + c] =
-            ids[i] < 0 ? 0 : get(type, embedding, std::int64_t{ids[i]} * hidden + c);
+            ids[i] < 0 ? 0 : ref::load(type, embedding, std::int64_t{ids[i]} * hidden + c);
       }
     }
   });
@@ -280,7 +257,7 @@ cudaError_t rms_norm(const float* x, const float* weight, float eps, int n, DTyp
       for (int c = 0; c < n; ++c) sum += row[c] * row[c];
       const float scale = 1 / std::sqrt(sum / static_cast<float>(n) + eps);
       for (int c = 0; c < n; ++c) {
-        set(type, out, std::int64_t{i} * n + c, row[c] * scale * weight[c]);
+        ref::store(type, out, std::int64_t{i} * n + c, row[c] * scale * weight[c]);
       }
     }
   });
@@ -298,16 +275,16 @@ cudaError_t rope_and_write_kv(const KvCache& cache, void* qkv, std::int64_t ld, 
       if (positions[row] < 0) continue;
       const std::int64_t first = row * ld;
       for (int c = 0; bias != nullptr && c < columns; ++c) {
-        set(type, qkv, first + c, get(type, qkv, first + c) + bias[c]);
+        ref::store(type, qkv, first + c, ref::load(type, qkv, first + c) + bias[c]);
       }
       for (int h = 0; h < heads + cache.kv_heads; ++h) {
         for (int i = 0; i < d / 2; ++i) {
           const std::int64_t at = first + h * d + i;
           const std::int64_t angle = std::int64_t{positions[row]} * (d / 2) + i;
-          const float a = get(type, qkv, at);
-          const float b = get(type, qkv, at + d / 2);
-          set(type, qkv, at, a * cos[angle] - b * sin[angle]);
-          set(type, qkv, at + d / 2, b * cos[angle] + a * sin[angle]);
+          const float a = ref::load(type, qkv, at);
+          const float b = ref::load(type, qkv, at + d / 2);
+          ref::store(type, qkv, at, a * cos[angle] - b * sin[angle]);
+          ref::store(type, qkv, at + d / 2, b * cos[angle] + a * sin[angle]);
         }
       }
       if (cache_rows[row] < 0) continue;
@@ -316,9 +293,9 @@ cudaError_t rope_and_write_kv(const KvCache& cache, void* qkv, std::int64_t ld, 
       for (int h = 0; h < cache.kv_heads; ++h) {
         const std::int64_t to = ((block * cache.kv_heads + h) * cache.block_tokens + offset) * d;
         for (int i = 0; i < d; ++i) {
-          set(type, cache.keys, to + i, get(type, qkv, first + (heads + h) * d + i));
-          set(type, cache.values, to + i,
-              get(type, qkv, first + (heads + cache.kv_heads + h) * d + i));
+          ref::store(type, cache.keys, to + i, ref::load(type, qkv, first + (heads + h) * d + i));
+          ref::store(type, cache.values, to + i,
+                     ref::load(type, qkv, first + (heads + cache.kv_heads + h) * d + i));
         }
       }
     }
@@ -330,9 +307,9 @@ cudaError_t swiglu(DType type, const void* gate_up, int n, void* out, int rows,
   return enqueue(stream, [=] {
     for (int i = 0; i < rows; ++i) {
       for (int c = 0; c < n; ++c) {
-        const float gate = get(type, gate_up, std::int64_t{i} * 2 * n + c);
-        const float up = get(type, gate_up, std::int64_t{i} * 2 * n + n + c);
-        set(type, out, std::int64_t{i} * n + c, gate / (1 + std::exp(-gate)) * up);
+        const float gate = ref::load(type, gate_up, std::int64_t{i} * 2 * n + c);
+        const float up = ref::load(type, gate_up, std::int64_t{i} * 2 * n + n + c);
+        ref::store(type, out, std::int64_t{i} * n + c, gate / (1 + std::exp(-gate)) * up);
       }
     }
   });
@@ -357,7 +334,7 @@ cudaError_t fill_random(RandomKind kind, DType type, std::uint64_t key, float st
   return enqueue(stream, [=] {
     for (std::int64_t i = 0; i < count; ++i) {
       const float value = random_value(kind, key, static_cast<std::uint64_t>(first + i), step);
-      set(type, out, i, rounded(DType::kBf16, value));
+      ref::store(type, out, i, rounded(DType::kBf16, value));
     }
   });
 }

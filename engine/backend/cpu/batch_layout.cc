@@ -3,27 +3,10 @@
 #include <algorithm>
 
 #include "engine/backend/cpu/executor_impl.h"
+#include "engine/backend/real/lora_kind.h"
 
 namespace servelab {
-namespace {
-
 using kernels::LoraKind;
-
-LoraKind kind_of(LoraKernel kernel) {
-  switch (kernel) {
-    case LoraKernel::kBgmv:
-      return LoraKind::kBgmv;
-    case LoraKernel::kMbgmv:
-      return LoraKind::kMbgmv;
-    case LoraKernel::kSgmv:
-      return LoraKind::kSgmv;
-    case LoraKernel::kEinsum:
-      return LoraKind::kEinsum;
-  }
-  return LoraKind::kSgmv;
-}
-
-}  // namespace
 
 // Rows of one adapter lie together, decodes before prefills; adapters in order of first appearance.
 void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel,
@@ -52,7 +35,7 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
   positions_.clear();
   decodes_.clear();
   prefills_.clear();
-  kind_ = kind_of(kernel);
+  kind_ = lora_kind(kernel);
   lora_width_ = 0;
   std::vector<int> first_row(slices.size());
   int row = 0;

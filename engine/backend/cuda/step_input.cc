@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/backend/real/lora_kind.h"
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
 
@@ -13,20 +14,6 @@ using kernels::LoraKind;
 using kernels::cuda::LoraBatch;
 
 constexpr int kShortestLength = 256;  // of a bucket of lengths
-
-LoraKind kind_of(LoraKernel kernel) {
-  switch (kernel) {
-    case LoraKernel::kBgmv:
-      return LoraKind::kBgmv;
-    case LoraKernel::kMbgmv:
-      return LoraKind::kMbgmv;
-    case LoraKernel::kSgmv:
-      return LoraKind::kSgmv;
-    case LoraKernel::kEinsum:
-      return LoraKind::kEinsum;
-  }
-  return LoraKind::kSgmv;
-}
 
 int bucket_of(int count) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(count))); }
 
@@ -252,7 +239,7 @@ void StepInput::lay_out_lora(LoraKernel kernel, bool bucketed) {
     const int rows = ends[i] - row;
     if (rows == 0) continue;
     LoraPart& part = shape_.lora[shape_.lora_parts];
-    part = {row, i == 0 ? kind_of(kernel) : LoraKind::kSgmv, common};
+    part = {row, i == 0 ? lora_kind(kernel) : LoraKind::kSgmv, common};
     part.batch.slots = slots.device + row;
     part.batch.rows = rows;
     if (!einsum) {
