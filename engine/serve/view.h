@@ -170,10 +170,16 @@ class ClusterView {
   const ReplicaView& replica(ReplicaId id) const { return *replicas_[index(id)]; }
   std::span<const Adapter> adapter_table() const { return adapter_table_; }
 
+  // Each adapter's share of the arrivals in the long term, as an operator knows it from history;
+  // sums to 1 over the adapters. The requests to come are drawn from these shares, so that a run
+  // may differ from them.
+  std::span<const double> long_term_shares() const { return long_term_shares_; }
+
  private:
   friend class Cluster;
   std::vector<const ReplicaView*> replicas_;
   std::span<const Adapter> adapter_table_;
+  std::vector<double> long_term_shares_;
 };
 
 }  // namespace servelab
