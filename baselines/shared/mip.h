@@ -4,6 +4,7 @@
 #define SERVELAB_BASELINES_SHARED_MIP_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <vector>
@@ -57,9 +58,24 @@ enum class MipStatus {
 const char* to_string(MipStatus status);
 
 struct MipOptions {
-  int max_nodes = 10'000;                    // of branch and bound, the root included
+  int max_nodes = 10'000;  // of branch and bound; 0: the root relaxation and its rounding alone
   std::int64_t max_iterations = 10'000'000;  // of the simplex method, over all nodes
-  double relative_gap = 1e-9;                // of the objective: a bound this close ends the search
+  // The search ends when no solution can be better by more than this share of the objective.
+  double relative_gap = 0;
+};
+
+// What the caller knows about its model. Both parts change the work and never what is feasible.
+struct MipHints {
+  // Turns a relaxed solution ([columns], changed in place) into a point that satisfies every row
+  // and is integral where it must be; false where it cannot. Asked at each node.
+  std::function<bool(std::span<double>)> round;
+  // The first basis of the root relaxation: each of these rows is at its finite bound, with the
+  // column basic in its place. Every other column starts at its lower bound, which is finite.
+  struct Basic {
+    int column = 0;
+    int row = 0;
+  };
+  std::vector<Basic> basis;
 };
 
 struct MipResult {
@@ -71,10 +87,8 @@ struct MipResult {
   std::int64_t iterations = 0;
 };
 
-// `start`: a feasible point, or empty; the search begins with it as its best solution. Rows are
-// not checked against it: that is the caller's duty.
-MipResult solve(const MipModel& model, const MipOptions& options,
-                std::span<const double> start = {});
+// Throws nothing of the solver's own: what it cannot do is kError.
+MipResult solve(const MipModel& model, const MipOptions& options, const MipHints& hints = {});
 
 }  // namespace servelab
 
