@@ -73,6 +73,8 @@ Cluster::Cluster(const ClusterSettings& settings, const Workload& workload,
   }
   view_.adapter_table_ = workload.adapters;
   view_.long_term_shares_ = shares_of(workload);
+  view_.block_bytes_ = settings.memory.kv_per_token * settings.engine.block_tokens;
+  view_.migration_delay_ = settings.migration_delay;
   SL_CHECK(view_.long_term_shares_.size() == workload.adapters.size(), "one share per adapter");
   is_dirty_.resize(replicas_.size());
 }

@@ -175,11 +175,16 @@ class ClusterView {
   // may differ from them.
   std::span<const double> long_term_shares() const { return long_term_shares_; }
 
+  Bytes block_bytes() const { return block_bytes_; }           // of one block of a replica's pool
+  TimeNs migration_delay() const { return migration_delay_; }  // that a request is on its way
+
  private:
   friend class Cluster;
   std::vector<const ReplicaView*> replicas_;
   std::span<const Adapter> adapter_table_;
   std::vector<double> long_term_shares_;
+  Bytes block_bytes_ = 0;
+  TimeNs migration_delay_ = 0;
 };
 
 }  // namespace servelab
