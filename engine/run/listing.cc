@@ -128,18 +128,6 @@ Json technique_schema() {
   return schema;
 }
 
-Json expect_schema() {
-  Json entry;
-  entry["type"] = "object";
-  entry["additionalProperties"] = false;
-  entry["required"] = Json::array({"claim"});
-  for (const std::string& key : expect_keys()) entry["properties"][key] = Json::object();
-  Json schema;
-  schema["type"] = "array";
-  schema["items"] = entry;
-  return schema;
-}
-
 }  // namespace
 
 std::string list_text(const Library& library) {
@@ -195,21 +183,15 @@ std::string spec_keys_text() {
       "                `extends: name` inside the map merges it over that file\n"
       "  sweep         dotted paths to lists of values, such as workload.arrivals.rate: [1, 2];\n"
       "                several paths give every combination; `zip:` a list of maps that change\n"
-      "                together; with.<parameter> sets techniques' parameters\n"
+      "                together; with.<parameter> sets techniques' parameters. A list of such maps\n"
+      "                joins their positions; `techniques:` in one: the labels that run there\n"
       "  techniques    a list of names, or maps of: technique, label, with, route, engine\n"
       "  seeds         a list of whole numbers, or how many (0, 1, 2, ...); default [0]\n"
       "  figure        the figure to draw it as, such as dlora/fig10, when it is not the spec's "
       "id\n"
       "  quick         what `servelab run --quick` uses instead: dotted paths to values, `sweep`, "
       "`seeds`\n"
-      "  expect        a list of claims, each a map with `claim` and any of: ";
-  std::string keys;
-  for (const std::string& key : expect_keys()) {
-    if (key == "claim") continue;
-    if (!keys.empty()) keys += ", ";
-    keys += key;
-  }
-  text += keys + "\n";
+      "  expect        a list of ids in claims.yaml: what `python -m analysis.verdicts` judges\n";
   ModelConfig model;
   ParamFields model_fields;
   model.fields(model_fields);
@@ -240,12 +222,12 @@ std::string spec_schema_json() {
   Json name;
   name["type"] = "string";
   root["properties"]["workload"]["anyOf"] = Json::array({name, workload});
-  root["properties"]["sweep"] = {{"type", "object"}};
+  root["properties"]["sweep"] = {{"type", Json::array({"object", "array"})}};
   root["properties"]["techniques"] = technique_schema();
   root["properties"]["seeds"] = Json::object();
   root["properties"]["figure"] = Json::object();
   root["properties"]["quick"] = {{"type", "object"}};
-  root["properties"]["expect"] = expect_schema();
+  root["properties"]["expect"] = {{"type", "array"}, {"items", {{"type", "string"}}}};
   root["required"].push_back("workload");
   root["required"].push_back("techniques");
   Json schema;
