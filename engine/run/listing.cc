@@ -129,18 +129,6 @@ Json technique_schema() {
   return schema;
 }
 
-Json expect_schema() {
-  Json entry;
-  entry["type"] = "object";
-  entry["additionalProperties"] = false;
-  entry["required"] = Json::array({"claim"});
-  for (const std::string& key : expect_keys()) entry["properties"][key] = Json::object();
-  Json schema;
-  schema["type"] = "array";
-  schema["items"] = entry;
-  return schema;
-}
-
 }  // namespace
 
 std::string list_text(const Library& library) {
@@ -206,7 +194,9 @@ std::string spec_keys_text() {
       "  sweep         dotted paths to lists of values, such as workload.arrivals.rate: [1, 2];\n"
       "                several paths give every combination; `zip:` a list of maps that change\n"
       "                together; with.<parameter> sets techniques' parameters,\n"
-      "                cluster.route_with.<parameter> those of cluster policies\n"
+      "                cluster.route_with.<parameter> those of cluster policies. A list of such "
+      "maps\n"
+      "                joins their positions; `techniques:` in one: the labels that run there\n"
       "  techniques    a list of names, or maps of: technique, label, with, route,\n"
       "                route_with, engine\n"
       "  seeds         a list of whole numbers, or how many (0, 1, 2, ...); default [0]\n"
@@ -214,14 +204,7 @@ std::string spec_keys_text() {
       "id\n"
       "  quick         what `servelab run --quick` uses instead: dotted paths to values, `sweep`, "
       "`seeds`\n"
-      "  expect        a list of claims, each a map with `claim` and any of: ";
-  std::string keys;
-  for (const std::string& key : expect_keys()) {
-    if (key == "claim") continue;
-    if (!keys.empty()) keys += ", ";
-    keys += key;
-  }
-  text += keys + "\n";
+      "  expect        a list of ids in claims.yaml: what `python -m analysis.verdicts` judges\n";
   ModelConfig model;
   ParamFields model_fields;
   model.fields(model_fields);
@@ -254,12 +237,12 @@ std::string spec_schema_json() {
   Json name;
   name["type"] = "string";
   root["properties"]["workload"]["anyOf"] = Json::array({name, workload});
-  root["properties"]["sweep"] = {{"type", "object"}};
+  root["properties"]["sweep"] = {{"type", Json::array({"object", "array"})}};
   root["properties"]["techniques"] = technique_schema();
   root["properties"]["seeds"] = Json::object();
   root["properties"]["figure"] = Json::object();
   root["properties"]["quick"] = {{"type", "object"}};
-  root["properties"]["expect"] = expect_schema();
+  root["properties"]["expect"] = {{"type", "array"}, {"items", {{"type", "string"}}}};
   root["required"].push_back("workload");
   root["required"].push_back("techniques");
   Json schema;
