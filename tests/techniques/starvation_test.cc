@@ -9,7 +9,8 @@
 // leaves it out is merged for another adapter, or serves the starving ones, of which a is none:
 // B_starve has the M oldest requests of the starving adapters, so it has those of them that are in
 // B_fcfs. Either way a pays nothing and its credit grows by at least u. It is above c n, and a is
-// served, after more than M (c n - e) such steps, where e is a's credit when the first of them came.
+// served, after more than M (c n - e) such steps, where e is a's credit when the first of them
+// came.
 //
 // How small can e be? a pays in two cases. (1) It is merged: L_eligible (line 17) lets it only if
 // it can pay, so e >= 0. (2) It starves and overtakes: it had at least c (n - 1/2) (line 7) and
@@ -64,9 +65,8 @@ class PassedOver final : public ReplicaPolicy {
     }
     oldest_requests(view, view.limits().max_batch, &fcfs_);
     for (const RequestId id : fcfs_) {
-      const bool served =
-          std::any_of(out->slices.begin(), out->slices.end(),
-                      [id](const Slice& slice) { return slice.request == id; });
+      const bool served = std::any_of(out->slices.begin(), out->slices.end(),
+                                      [id](const Slice& slice) { return slice.request == id; });
       if (!served) note(view, id);
     }
     return true;
@@ -106,8 +106,8 @@ Workload hot_workload(int requests, double load, int max_batch, std::uint64_t se
   RngStream rng(seed, "hot");
   for (Request& request : workload.requests) {
     const bool hot = rng.uniform() < 0.95;
-    request.adapter = static_cast<AdapterId>(
-        hot ? 0 : 1 + static_cast<std::uint32_t>(rng.below(kAdapters - 1)));
+    request.adapter =
+        static_cast<AdapterId>(hot ? 0 : 1 + static_cast<std::uint32_t>(rng.below(kAdapters - 1)));
   }
   return workload;
 }
