@@ -32,7 +32,8 @@ int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, Step
   for (const RequestId id : batch) {
     if (builder->full()) break;
     if (builder->preempted(id)) continue;
-    if (!builder->acquire(view.request(id).adapter())) continue;
+    const RequestId head = added == 0 ? id : kNoRequest;
+    if (!builder->acquire(view.request(id).adapter(), head)) continue;
     if (builder->add_or_yield(id)) {
       ++added;
     } else if (!builder->preempted(id)) {

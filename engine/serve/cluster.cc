@@ -18,6 +18,9 @@ std::uint32_t low_of(std::uint64_t subject) { return static_cast<std::uint32_t>(
 constexpr std::uint64_t kLook = 0;      // time to look at the balance
 constexpr std::uint64_t kCarryOut = 1;  // the decision has been made
 
+// Looks at the balance between which no request arrived and no step ended, with none to come.
+constexpr int kMostLooksWithoutProgress = 1000;
+
 std::vector<double> shares_of(const Workload& workload) {
   if (!workload.adapter_shares.empty()) return workload.adapter_shares;
   const std::size_t n = workload.adapters.size();
@@ -84,9 +87,9 @@ Cluster::~Cluster() = default;
 void Cluster::run() {
   preload();
   post_next_arrival();
-  const TimeNs period = policy_->rebalance_every();
+  period_ = policy_->rebalance_every();
   timeline_->begin();
-  if (period > 0) timeline_->post(timeline_->now() + period, EventKind::kRebalance, kLook);
+  post_next_look();
   Event event;
   while (timeline_->next(&event)) {
     if (record_->options.keep_delivered) {
@@ -97,6 +100,10 @@ void Cluster::run() {
       break;
     }
     handle(event);
+    if (event.kind == EventKind::kArrival || event.kind == EventKind::kStepDone) {
+      looks_without_progress_ = 0;
+      post_next_look();
+    }
     // A plan sees everything that happens at its instant.
     if (!timeline_->more_now()) plan_dirty();
     if (event.kind != EventKind::kRebalance) record_->end = timeline_->now();
@@ -154,6 +161,7 @@ void Cluster::post_next_arrival() {
 }
 
 void Cluster::arrive(RequestId id) {
+  ++arrived_;
   const RequestView& r = table_[index(id)];
   record_->arrival_lag_max =
       std::max(record_->arrival_lag_max, timeline_->now() - workload_.requests[index(id)].arrival);
@@ -176,12 +184,27 @@ void Cluster::report_finished(ReplicaId replica) {
   }
 }
 
+void Cluster::post_next_look() {
+  if (period_ <= 0 || look_posted_ || done_ == workload_.requests.size()) return;
+  look_posted_ = true;
+  timeline_->post(timeline_->now() + period_, EventKind::kRebalance, kLook);
+}
+
+// Requests are left, and nothing will happen but what the cluster policy itself decides: a timer
+// must not hide that the run has stalled.
+bool Cluster::stalled() const {
+  if (timeline_->idle() && dirty_.empty()) return true;
+  if (looks_without_progress_ < kMostLooksWithoutProgress) return false;
+  return arrived_ == workload_.requests.size() &&
+         std::none_of(replicas_.begin(), replicas_.end(),
+                      [](const auto& replica) { return replica->view().steps_in_flight() > 0; });
+}
+
 void Cluster::look_at_balance() {
-  // Nothing posted and requests left: the run has stalled, and a timer must not hide it.
-  const bool stalled = timeline_->idle() && dirty_.empty();
-  if (done_ < workload_.requests.size() && !stalled) {
-    timeline_->post(timeline_->now() + policy_->rebalance_every(), EventKind::kRebalance, kLook);
-  }
+  look_posted_ = false;
+  if (done_ == workload_.requests.size()) return;
+  ++looks_without_progress_;
+  if (!stalled()) post_next_look();
   if (deciding_) return;
   const auto started = std::chrono::steady_clock::now();
   decision_ = policy_->rebalance(view_);
@@ -190,14 +213,28 @@ void Cluster::look_at_balance() {
                                              .count();
   if (decision_.outcome == Rebalance::Outcome::kBalanced) return;
   log_decision(decision_);
+  check_decision(decision_);
   deciding_ = true;
   timeline_->post(std::max(timeline_->now() + decision_.decision_time, timeline_->elapsed()),
                   EventKind::kRebalance, kCarryOut);
 }
 
-void Cluster::carry_out(const Rebalance& decision) {
+void Cluster::check_decision(const Rebalance& decision) const {
   for (const AdapterCopy& copy : decision.loads) {
     SL_CHECK(index(copy.to) < replicas_.size(), "a copy names an unknown replica");
+    SL_CHECK(copy.adapter == kBaseModel || index(copy.adapter) < workload_.adapters.size(),
+             "a copy names an unknown adapter");
+  }
+  for (const Migration& migration : decision.migrations) {
+    SL_CHECK(index(migration.to) < replicas_.size(), "a migration names an unknown replica");
+    SL_CHECK(index(migration.request) < table_.size(), "a migration names an unknown request");
+  }
+}
+
+void Cluster::carry_out(const Rebalance& decision) {
+  if (decision.outcome == Rebalance::Outcome::kFailed) return;
+  if (done_ == workload_.requests.size()) return;  // meanwhile
+  for (const AdapterCopy& copy : decision.loads) {
     replicas_[index(copy.to)]->load_ahead(copy.adapter);
   }
   for (const Migration& migration : decision.migrations) start_migration(migration);
@@ -231,7 +268,6 @@ void Cluster::log_decision(const Rebalance& decision) {
 
 void Cluster::start_migration(const Migration& migration) {
   RequestView& r = table_[index(migration.request)];
-  SL_CHECK(index(migration.to) < replicas_.size(), "a migration names an unknown replica");
   if (r.phase_ == Phase::kDone || r.phase_ == Phase::kPending) return;
   if (r.in_step_) {  // until the step's end; a later decision counts
     std::erase_if(deferred_, [&](const Migration& m) { return m.request == migration.request; });

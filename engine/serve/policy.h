@@ -62,7 +62,7 @@ struct Rebalance {
   enum class Outcome : std::uint8_t {
     kBalanced,  // nothing to decide
     kDecided,   // a decision was made; it may be to leave everything where it is
-    kFailed,    // no decision could be found; everything stays where it is
+    kFailed,    // no decision could be found; everything stays where it is, whatever is listed
   };
   Outcome outcome = Outcome::kBalanced;
   // What making the decision takes: it is carried out this much later. Virtual time is charged

@@ -95,6 +95,7 @@ class Replica {
   void reject(RequestId id, RejectReason reason);
   void preempt(const Preemption& preemption);
   void note_move(RequestId id, const RequestView& r, bool to_host);
+  void drop_swapped(RequestId id);
   void begin_load(AdapterId id);
   void evict(AdapterId id);
   bool wanted(AdapterId id) const;
@@ -130,7 +131,8 @@ class Replica {
   std::uint64_t step_count_ = 0;
   std::vector<RequestId> finished_;  // reused
   std::vector<Loading> loading_;
-  Bytes swap_in_ = 0;  // to be charged to the next step
+  std::vector<AdapterId> victims_;  // reused
+  Bytes swap_in_ = 0;               // to be charged to the next step
   Bytes swap_out_ = 0;
   std::vector<KvMove> moves_;  // the same, request by request
 

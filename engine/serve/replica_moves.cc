@@ -50,16 +50,19 @@ void Replica::preload(AdapterId id) {
 
 bool Replica::load_ahead(AdapterId id) {
   if (id == kBaseModel || adapters_->residency(id) != Residency::kAbsent) return true;
-  AdapterId next = adapters_->oldest();
-  while (!adapters_->fits(id)) {
-    while (next != kBaseModel && (!adapters_->evictable(next) || wanted(next))) {
-      next = adapters_->newer(next);
-    }
-    if (next == kBaseModel) return false;
-    const AdapterId victim = next;
-    next = adapters_->newer(next);
-    evict(victim);
+  if (!adapters_->can_ever_fit(id)) return false;
+  const bool slots = adapters_->memory() == AdapterMemory::kSlots;
+  std::int64_t missing = slots ? adapters_->held() + 1 - adapters_->slots()
+                               : adapters_->blocks_of(id) - kv_->free_blocks();
+  victims_.clear();
+  for (AdapterId old = adapters_->oldest(); old != kBaseModel && missing > 0;
+       old = adapters_->newer(old)) {
+    if (!adapters_->evictable(old) || wanted(old)) continue;
+    victims_.push_back(old);
+    missing -= slots ? 1 : adapters_->blocks_of(old);
   }
+  if (missing > 0) return false;  // and nobody has given way for nothing
+  for (const AdapterId old : victims_) evict(old);
   begin_load(id);
   return true;
 }
@@ -80,6 +83,7 @@ void Replica::leave(RequestId id, RequestView* r) {
       break;
     case Phase::kSwapped:
       view_.swapped_.erase(id);
+      drop_swapped(id);
       break;
     case Phase::kRunning:
       view_.running_.erase(std::find(view_.running_.begin(), view_.running_.end(), id));
@@ -142,6 +146,16 @@ void Replica::note_move(RequestId id, const RequestView& r, bool to_host) {
   moves_.push_back(KvMove{id, to_host, r.context_, {blocks.begin(), blocks.end()}});
 }
 
+// A swapped request leaves: what has not been copied to the host yet never will be.
+void Replica::drop_swapped(RequestId id) {
+  std::erase_if(moves_, [&](const KvMove& move) {
+    if (move.request != id) return false;
+    swap_out_ -= move.tokens * kv_per_token_;
+    return true;
+  });
+  shared_.backend->drop_swapped(id_, id);
+}
+
 void Replica::begin_load(AdapterId id) {
   SL_CHECK(index(id) < view_.adapter_table_.size(), "I5: loading an unknown adapter");
   adapters_->begin_load(id);
@@ -160,11 +174,15 @@ void Replica::on_load_done(AdapterId id) {
   SL_CHECK(found != loading_.end(), "I5: a load ended that never began");
   const TimeNs now = shared_.timeline->now();
   // A cold start: every request that was waiting for this adapter while it loaded. Those that an
-  // earlier load stamped are older, so the walk from the newest ends at the first of them.
+  // earlier load stamped are older, so the walk from the newest ends at the first of them; what
+  // happened to a migrated request elsewhere says nothing about the others.
   for (RequestId r = view_.requests_of(id).tail; r != kNoRequest;
        r = request(r).previous_of_adapter_) {
     RequestRecord& record = record_of(r);
-    if (record.load_start != kUnset || record.prefill_start != kUnset) break;
+    if (record.load_start != kUnset || record.prefill_start != kUnset) {
+      if (record.migrations > 0) continue;
+      break;
+    }
     record.load_start = std::max(found->since, (*view_.arrivals_)[index(r)].arrival);
     record.load_end = now;
   }

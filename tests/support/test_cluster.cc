@@ -95,6 +95,7 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   technique->configure(&settings.engine);
   settings.reveal_output_length = technique->capabilities().knows_output_length;
   settings.max_arrival_lag = options.max_arrival_lag;
+  settings.migration_delay = options.migration_delay;
   settings.memory.kv_per_token = kKvBytesPerToken;
   settings.memory.weights = 16 * kMiB;
   settings.memory.max_context_tokens = options.max_context_tokens;

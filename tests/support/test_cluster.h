@@ -48,6 +48,7 @@ struct RunOptions {
   std::int64_t kv_blocks = 400;  // of 16 tokens, besides the adapter slots
   int max_context_tokens = 4096;
   TimeNs max_arrival_lag = from_seconds(10);
+  TimeNs migration_delay = from_seconds(0.001);
   RecorderOptions record;
 };
 EngineSettings small_engine();  // 16 requests, 512 tokens, all adapters in slots
