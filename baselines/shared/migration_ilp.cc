@@ -1,6 +1,7 @@
 #include "baselines/shared/migration_ilp.h"
 
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -88,9 +89,10 @@ MigrationSolution solve_migration(const MigrationProblem& problem,
   MigrationSolution out = options.form == MigrationForm::kFull ? solve_full_migration(scope)
                                                                : solve_relaxed_migration(scope);
   out.stay_s = bottleneck(scope, home);
-  out.rounded_s = out.replica_of.empty()                 ? kMipInfinity
-                  : options.form == MigrationForm::kFull ? out.objective_s
-                                                         : bottleneck(scope, out.replica_of);
+  out.rounded_s = out.objective_s;
+  if (options.form != MigrationForm::kFull && std::isfinite(out.objective_s)) {
+    out.rounded_s = bottleneck(scope, out.replica_of);
+  }
   // Not by a rounding error of the sums.
   const double margin = std::isfinite(out.stay_s) ? 1e-9 * out.stay_s : 0;
   out.moves = out.rounded_s < out.stay_s - margin && out.replica_of != home;
@@ -99,6 +101,16 @@ MigrationSolution solve_migration(const MigrationProblem& problem,
   return out;
 }
 
-double solving_seconds(const MigrationSolution& solution) { return 0 * solution.nodes; }
+std::vector<double> migration_cost_terms(const MigrationSolution& solution) {
+  const double rows = solution.rows;
+  return {1, static_cast<double>(solution.replica_of.size()),
+          static_cast<double>(solution.nonzeros), rows * static_cast<double>(solution.iterations),
+          solution.nodes > 0 ? (1.0 + solution.nodes) * (solution.columns + rows) : 0};
+}
+
+double solving_seconds(const MigrationSolution& solution) {
+  const std::vector<double> terms = migration_cost_terms(solution);
+  return 1e-9 * std::inner_product(terms.begin(), terms.end(), kMigrationCostNs, 0.0);
+}
 
 }  // namespace servelab

@@ -65,7 +65,7 @@ struct MigrationOptions {
   // exec_s of each other; 0: only where they are the same. Without classes a request is a column
   // per receiver, and one linear program of 800 requests takes 125 ms in place of 4.
   double class_width = 0.05;
-  MipOptions mip = {.max_nodes = 10, .max_iterations = 100'000, .relative_gap = 0.01};
+  MipOptions mip = {.max_nodes = 20, .max_iterations = 100'000, .relative_gap = 0.01};
 };
 
 struct MigrationSolution {
@@ -75,11 +75,11 @@ struct MigrationSolution {
   std::vector<int> replica_of;  // [requests]; home for all where nothing better was found
   bool moves = false;           // some request leaves its home
   // The times below are of the slowest replica that takes part, by the form's own objective.
-  double objective_s = 0;  // of the program's solution, x fractional where relaxed
+  double objective_s = 0;  // of the program's solution, x fractional where relaxed; infinite: none
   // No placement takes less; with classes, less than bound_s / (1 + 2 class_width).
   double bound_s = 0;
   double stay_s = 0;        // all at home; infinite where that does not fit (kFull)
-  double rounded_s = 0;     // each request where the largest part of it is
+  double rounded_s = 0;     // each request where the largest part of it is; infinite: no solution
   double bottleneck_s = 0;  // of replica_of: the better of the two above
   int columns = 0, rows = 0, nodes = 0;
   std::int64_t nonzeros = 0, iterations = 0;
@@ -97,8 +97,15 @@ double bottleneck_seconds(const MigrationProblem& problem, const MigrationOption
                           const std::vector<int>& replica_of);
 
 // What building and solving the program costs, for virtual time: deterministic, unlike a stopwatch.
-// Fitted by `servelab_bench --benchmark_filter=Migration`, which prints it beside measured times.
 double solving_seconds(const MigrationSolution& solution);
+
+// It is a sum of terms, which `servelab_bench --benchmark_filter=Migration` fits to the machine it
+// runs on and prints beside measured times: one; requests; nonzeros (of building, loading and
+// factoring); iterations x rows (each works on vectors of that length); and, where the search left
+// the root, one plus nodes, x (columns + rows).
+inline constexpr int kMigrationCostTerms = 5;
+inline constexpr double kMigrationCostNs[kMigrationCostTerms] = {0, 0, 0, 0, 0};
+std::vector<double> migration_cost_terms(const MigrationSolution& solution);
 
 }  // namespace servelab
 

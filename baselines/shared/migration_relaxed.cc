@@ -94,6 +94,7 @@ class RelaxedProgram {
   AdapterLink* link(int adapter, int replica);
   void add_link_rows();
   void add_replica_rows();
+  bool make_room(std::span<double> values) const;
   bool round(std::span<double> values) const;
   double sum(const std::vector<MipEntry>& entries, std::span<const double> values) const {
     return std::accumulate(entries.begin(), entries.end(), 0.0, [&](double s, const MipEntry& e) {
@@ -270,9 +271,39 @@ void RelaxedProgram::add_replica_rows() {
   if (slowest >= 0) basis_.push_back(limiting);
 }
 
-// Every adapter that a share of a request needs. It fails only where the artifact's form then has
-// too many adapters on a replica.
+// No more adapters per replica than the artifact's form allows: the arrivals of those with the
+// smallest share stay at home. False where even that does not suffice.
+bool RelaxedProgram::make_room(std::span<double> values) const {
+  const auto is_used = [&](const AdapterLink& y) {
+    return y.at_home + sum(y.moves, values) > kNothing;
+  };
+  for (;;) {
+    std::vector<double> room(scope_.replicas());
+    for (int j = 0; j < scope_.replicas(); ++j) {
+      room[j] =
+          static_cast<double>(scope_.problem.replicas[j].resident.size()) - replicas_[j].pinned;
+    }
+    for (const AdapterLink& y : links_) room[y.replica] -= is_used(y) ? 1 : 0;
+    const AdapterLink* least = nullptr;
+    double share = 0;
+    bool fits = true;
+    for (const AdapterLink& y : links_) {
+      if (room[y.replica] >= 0) continue;
+      fits = false;
+      if (y.at_home > 0 || !is_used(y)) continue;
+      const double present = sum(y.moves, values);
+      if (least != nullptr && present >= share) continue;
+      least = &y;
+      share = present;
+    }
+    if (fits || least == nullptr) return fits;
+    for (const MipEntry& arrival : least->moves) values[arrival.column] = 0;
+  }
+}
+
+// Every adapter that a share of a request needs is there.
 bool RelaxedProgram::round(std::span<double> values) const {
+  if (scope_.artifact() && !make_room(values)) return false;
   for (const AdapterLink& y : links_) {
     values[y.column] = y.at_home + sum(y.moves, values) > kNothing ? 1 : 0;
   }
@@ -281,10 +312,6 @@ bool RelaxedProgram::round(std::span<double> values) const {
     if (!scope_.takes_part(j)) continue;
     const ReplicaRows& rows = replicas_[j];
     const MigrationReplica& replica = scope_.problem.replicas[j];
-    if (scope_.artifact() && sum(rows.adapters, values) + rows.pinned >
-                                 static_cast<double>(replica.resident.size()) + 0.5) {
-      return false;
-    }
     if (rows.swap_column >= 0) {
       const double room = swap_seconds(replica.device_bytes - rows.bytes);
       values[rows.swap_column] = std::max(0.0, sum(rows.memory, values) - room);

@@ -49,7 +49,8 @@ class MigrationScope {
 };
 
 // The program's solution as a placement, before it is compared with staying put. Fills in what the
-// solver reports, objective_s and replica_of (empty where there is no solution).
+// solver reports, objective_s (infinite where there is no solution) and replica_of (then
+// empty).
 MigrationSolution solve_full_migration(const MigrationScope& scope);
 MigrationSolution solve_relaxed_migration(const MigrationScope& scope);
 

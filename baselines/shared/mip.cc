@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <memory>
 
 #include "engine/core/check.h"
 
@@ -45,10 +46,10 @@ CoinWarmStartBasis first_basis(const MipModel& model, const MipHints& hints) {
   for (int r = 0; r < model.rows(); ++r) basis.setArtifStatus(r, CoinWarmStartBasis::basic);
   for (const auto& [column, row] : hints.basis) {
     basis.setStructStatus(column, CoinWarmStartBasis::basic);
-    // A row's own column runs against it: at the row's lower bound it is at its upper one.
+    // A row's own column runs against it: at the row's upper bound it is at its lower one.
     basis.setArtifStatus(row, model.row_lower()[row] == -kMipInfinity
-                                  ? CoinWarmStartBasis::atUpperBound
-                                  : CoinWarmStartBasis::atLowerBound);
+                                  ? CoinWarmStartBasis::atLowerBound
+                                  : CoinWarmStartBasis::atUpperBound);
   }
   return basis;
 }
@@ -100,6 +101,12 @@ class Rounding final : public CbcHeuristic {
   const MipHints* hints_;
 };
 
+void resolve_with_primal(OsiClpSolverInterface* solver) {
+  solver->setHintParam(OsiDoDualInResolve, false, OsiHintDo);
+  solver->resolve();
+  solver->setHintParam(OsiDoDualInResolve, true, OsiHintDo);
+}
+
 // The relaxation at the root. False when that settles the result.
 bool solve_root(const MipModel& model, const MipOptions& options, const MipHints& hints,
                 OsiClpSolverInterface* solver, MipResult* result) {
@@ -111,9 +118,7 @@ bool solve_root(const MipModel& model, const MipOptions& options, const MipHints
   } else {
     const CoinWarmStartBasis basis = first_basis(model, hints);
     solver->setWarmStart(&basis);
-    solver->setHintParam(OsiDoDualInResolve, false, OsiHintDo);
-    solver->resolve();
-    solver->setHintParam(OsiDoDualInResolve, true, OsiHintDo);
+    resolve_with_primal(solver);
   }
   result->iterations = solver->getIterationCount();
   if (solver->isProvenPrimalInfeasible()) {
@@ -138,6 +143,24 @@ bool solve_root(const MipModel& model, const MipOptions& options, const MipHints
 bool close_enough(const MipOptions& options, const MipResult& result) {
   const double gap = result.objective - result.bound;
   return gap <= std::max(options.relative_gap, 1e-9) * std::max(1e-9, std::abs(result.objective));
+}
+
+// The best continuous columns for the integers found so far. Leaves the solver as it was.
+void polish(const MipModel& model, OsiClpSolverInterface* solver, MipResult* result) {
+  const std::unique_ptr<CoinWarmStart> basis(solver->getWarmStart());
+  for (const int c : model.integers()) {
+    solver->setColBounds(c, result->values[c], result->values[c]);
+  }
+  resolve_with_primal(solver);
+  result->iterations += solver->getIterationCount();
+  if (solver->isProvenOptimal()) {
+    improve(model, {solver->getColSolution(), static_cast<std::size_t>(model.columns())}, result);
+  }
+  for (const int c : model.integers()) {
+    solver->setColBounds(c, std::max(model.column_lower()[c], -solver->getInfinity()),
+                         std::min(model.column_upper()[c], solver->getInfinity()));
+  }
+  solver->setWarmStart(basis.get());
 }
 
 // No cuts, no preprocessing, no strong branching and none of CBC's own heuristics: on the programs
@@ -185,6 +208,20 @@ void search_tree(const MipModel& model, const MipOptions& options, const MipHint
   }
 }
 
+// Without columns there is nothing to choose, and the solver is not made for it.
+MipResult solve_empty(const MipModel& model) {
+  MipResult result;
+  result.status = MipStatus::kOptimal;
+  for (int r = 0; r < model.rows(); ++r) {
+    if (model.row_lower()[r] > 0 || model.row_upper()[r] < 0) {
+      result.status = MipStatus::kInfeasible;
+      return result;
+    }
+  }
+  result.objective = result.bound = 0;
+  return result;
+}
+
 MipResult solve_or_throw(const MipModel& model, const MipOptions& options, const MipHints& hints) {
   MipResult result;
   OsiClpSolverInterface solver;
@@ -192,6 +229,7 @@ MipResult solve_or_throw(const MipModel& model, const MipOptions& options, const
   solver.messageHandler()->setLogLevel(0);
   solver.setHintParam(OsiDoReducePrint, true, OsiHintDo);
   if (!solve_root(model, options, hints, &solver, &result)) return result;
+  if (!result.values.empty() && !close_enough(options, result)) polish(model, &solver, &result);
   if (!result.values.empty() && close_enough(options, result)) {
     result.status = MipStatus::kOptimal;
   } else if (options.max_nodes <= 0) {
@@ -245,6 +283,7 @@ int MipModel::add_row(double lower, double upper, std::span<const MipEntry> entr
 }
 
 MipResult solve(const MipModel& model, const MipOptions& options, const MipHints& hints) {
+  if (model.columns() == 0) return solve_empty(model);
   try {
     return solve_or_throw(model, options, hints);
   } catch (const CoinError&) {
