@@ -42,6 +42,21 @@ int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, Step
   return added;
 }
 
+double merged_speed_ratio(const ReplicaView& view, LoraKernel kernel) {
+  constexpr int kContext = 256;  // tokens; the ratio hardly depends on it
+  BatchShape shape;
+  int max_rank = 0;
+  for (const Adapter& adapter : view.adapter_table()) max_rank = std::max(max_rank, adapter.rank);
+  for (int i = 0; i < view.limits().max_batch; ++i) {
+    shape.add_slice(1, kContext, true);
+    shape.add_lora_rows(1, kContext, max_rank);
+    if (static_cast<std::size_t>(i) < view.adapter_table().size()) shape.add_lora_adapter(max_rank);
+  }
+  const CostModel& cost = view.cost();
+  return static_cast<double>(cost.step(shape, Exec::kMerged, kernel).total()) /
+         static_cast<double>(cost.step(shape, Exec::kUnmerged, kernel).total());
+}
+
 BatchShape BatchShaper::shape_of(const ReplicaView& view, const std::vector<RequestId>& batch) {
   BatchShape shape;
   seen_.clear();

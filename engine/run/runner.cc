@@ -255,7 +255,9 @@ class SpecRun {
     identity.effective = canonical_json(effective);
     identity.sweep = coordinates_json(spec_.positions[task.position]);
     identity.sources = sources_json(workload);
-    identity.context = context_json(result.wall_s, device_name(settings.backend));
+    identity.context =
+        context_json(result.wall_s, to_seconds(result.record.cluster.decision_wall_time),
+                     device_name(settings.backend));
     for (const std::string& note : workload.notes) {
       identity.notes += (identity.notes.empty() ? "" : "; ") + note;
     }

@@ -84,6 +84,7 @@ TechniqueEntry technique_of(const ConfigNode& node) {
       Registry<ClusterPolicy>::instance().make(entry.route, route->mark);
     }
     if (const ConfigNode* params = node.find("with")) entry.params = *params;
+    if (const ConfigNode* params = node.find("route_with")) entry.route_params = *params;
     if (const ConfigNode* engine = node.find("engine")) entry.engine = *engine;
   } else {
     throw SpecError(node.mark, "an entry of 'techniques' must be a name or a map");
@@ -228,7 +229,8 @@ const std::vector<std::string>& spec_sections() {
   return kSections;
 }
 const std::vector<std::string>& technique_keys() {
-  static const std::vector<std::string> kKeys = {"technique", "label", "with", "route", "engine"};
+  static const std::vector<std::string> kKeys = {"technique", "label",      "with",
+                                                 "route",     "route_with", "engine"};
   return kKeys;
 }
 

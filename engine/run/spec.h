@@ -64,11 +64,12 @@ struct RuntimeSection {
 
 // One entry of `techniques:`.
 struct TechniqueEntry {
-  std::string technique;  // registry name
-  std::string label;      // unique in the spec; names its curve
-  std::string route;      // empty: the cluster's, else the technique's own
-  ConfigNode params;      // `with:`
-  ConfigNode engine;      // overrides engine settings, after the technique's own wishes
+  std::string technique;    // registry name
+  std::string label;        // unique in the spec; names its curve
+  std::string route;        // empty: the cluster's, else the technique's own
+  ConfigNode route_params;  // `route_with:`
+  ConfigNode params;        // `with:`
+  ConfigNode engine;        // overrides engine settings, after the technique's own wishes
   SourceMark mark;
 };
 

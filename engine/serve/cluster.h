@@ -56,8 +56,12 @@ class Cluster {
  private:
   void post_next_arrival();
   void arrive(RequestId id);
+  void report_finished(ReplicaId replica);
+  void look_at_balance();
+  void carry_out(const Rebalance& decision);
   void start_migration(const Migration& migration);
   void retry_migrations();
+  void log_decision(const Rebalance& decision);
   void handle(const Event& event);
   void plan_dirty();
   void finish_record();
@@ -75,6 +79,8 @@ class Cluster {
   std::vector<std::unique_ptr<Replica>> replicas_;
   std::vector<std::uint32_t> dirty_;  // replicas to ask for a plan
   std::vector<bool> is_dirty_;
+  Rebalance decision_;  // made, and to be carried out when its time has passed
+  bool deciding_ = false;
   std::vector<Migration> deferred_;  // their requests are in a step
   std::vector<std::pair<RequestId, TimeNs>> token_log_;
   ClusterView view_;

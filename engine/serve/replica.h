@@ -55,6 +55,12 @@ class Replica {
   void release(RequestId id);
   // Makes an adapter resident before the run starts.
   void preload(AdapterId id);
+  // Begins to load an adapter that is absent, beside whatever runs; unused adapters that no request
+  // here wants give way, least recently used first. False when there is no room: the policy makes
+  // it when it plans.
+  bool load_ahead(AdapterId id);
+
+  std::span<const RequestId> just_finished() const { return finished_; }  // by the latest step
 
   // Asks the policy for plans and applies them until it has none, or the backend is full.
   void plan();
@@ -90,6 +96,8 @@ class Replica {
   void preempt(const Preemption& preemption);
   void note_move(RequestId id, const RequestView& r, bool to_host);
   void begin_load(AdapterId id);
+  void evict(AdapterId id);
+  bool wanted(AdapterId id) const;
   void enter_running(RequestId id, RequestView* r);
   void leave(RequestId id, RequestView* r);  // frees memory and queues, whatever the phase
   void add_slice(const Slice& slice, Step* step);
