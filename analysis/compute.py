@@ -5,7 +5,7 @@
 Every kind gives a value for each position of the sweep that `where` leaves; `reduce` picks one of
 them: max, min, or every (the one that speaks most against the claim).
 
-    value        mean of `metric` over the seeds of `of`
+    value        mean of `metric` over the seeds of `of`; the geometric one with `scale: log`
     factor       metric of `of` over metric of `over`, a label or a list of them, by paired seeds;
                  `across` names swept settings in which the two sides may differ
     fall, rise   the metric's first value over its last along a swept setting, and the other way
@@ -110,7 +110,8 @@ def _values(results: Results, params: Params) -> list[Found]:
     found = []
     for where, cell in _cells(results, [label], set()).items():
         values = metric[list(cell[label].values())]
-        found.append(Found(stats.mean_ci(values[np.isfinite(values)]), _text(where)))
+        mean = stats.geometric_ci if params.get("scale") == "log" else stats.mean_ci
+        found.append(Found(mean(values[np.isfinite(values)]), _text(where)))
     return _shortened(found)
 
 
@@ -213,7 +214,7 @@ class Kind:
 
 
 KINDS = {
-    "value": Kind(_values, ("metric", "of")),
+    "value": Kind(_values, ("metric", "of"), ("scale",)),
     "factor": Kind(_factors, ("metric", "of", "over"), ("across",), neutral=1),
     "fall": Kind(lambda r, p: _ends(r, p, True), ("metric", "of", "along"), neutral=1),
     "rise": Kind(lambda r, p: _ends(r, p, False), ("metric", "of", "along"), neutral=1),

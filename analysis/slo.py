@@ -18,14 +18,18 @@ import numpy as np
 from analysis import stats
 from analysis.results import Results
 
+Crossings = dict[int, tuple[float, str]]  # seed -> rate and bound, as crossing() gives them
+BOUNDS = ">, < and ?: a sweep ends before the limit is crossed; the value is a bound, or unknown"
 SLO_S = 0.5  # dLoRA 7.1: ten times a decode step of its engine
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Mean over seeds; `beyond` is "" or why the value is only a bound, for people."""
+    """Mean over seeds. `bound` is "", or ">" or "<" for a value that the true one is beyond, or "?"
+    where not even that is known; `beyond` says why, for people."""
 
     estimate: stats.Estimate
+    bound: str = ""
     beyond: str = ""
 
 
@@ -51,7 +55,7 @@ def crossing(rates: Sequence[float], values: Sequence[float], limit: float) -> t
 
 
 def by_seed(results: Results, metric: str, technique: str, sweep: str,
-            limit: float) -> dict[int, tuple[float, str]]:
+            limit: float) -> Crossings:
     """The crossing of each seed of a technique."""
     rows = results.columns["technique"] == technique
     rates, values = results.columns[results.sweep(sweep)], results.metric(metric)
@@ -63,20 +67,38 @@ def by_seed(results: Results, metric: str, technique: str, sweep: str,
 
 def max_rate(results: Results, metric: str, technique: str, sweep: str, limit: float) -> Rate:
     """The largest rate within the limit."""
-    found = by_seed(results, metric, technique, sweep, limit)
-    return Rate(stats.mean_ci([rate for rate, _ in found.values()]), _beyond(technique, found))
+    return rate_of(technique, by_seed(results, metric, technique, sweep, limit))
+
+
+def rate_of(technique: str, found: Crossings) -> Rate:
+    """The mean over seeds of what by_seed found."""
+    return Rate(stats.mean_ci([rate for rate, _ in found.values()]), _bound(found),
+                _beyond(technique, found))
 
 
 def rate_ratio(results: Results, metric: str, a: str, b: str, sweep: str, limit: float) -> Rate:
     """The largest rate of `a` over that of `b`, over the seeds that both have."""
-    of, over = (by_seed(results, metric, name, sweep, limit) for name in (a, b))
+    return ratio_of(a, by_seed(results, metric, a, sweep, limit),
+                    b, by_seed(results, metric, b, sweep, limit))
+
+
+def ratio_of(a: str, of: Crossings, b: str, over: Crossings) -> Rate:
+    """What by_seed found for `a` over what it found for `b`."""
     common = sorted(of.keys() & over.keys())
     ratio = stats.ratio_ci(*([side[seed][0] for seed in common] for side in (of, over)))
     reasons = [text for text in (_beyond(a, of), _beyond(b, over)) if text]
-    return Rate(ratio, "; ".join(reasons))
+    opposite = {"": "", ">": "<", "<": ">", "?": "?"}
+    bounds = {_bound(of), opposite[_bound(over)]} - {""}
+    return Rate(ratio, bounds.pop() if len(bounds) == 1 else "?" if bounds else "",
+                "; ".join(reasons))
 
 
-def _beyond(technique: str, found: dict[int, tuple[float, str]]) -> str:
+def _bound(found: Crossings) -> str:
+    signs = {bound for _, bound in found.values()} - {""}
+    return signs.pop() if len(signs) == 1 else "?" if signs else ""
+
+
+def _beyond(technique: str, found: Crossings) -> str:
     for sign, text in ((">", "is within the limit at the last rate"),
                        ("<", "is beyond the limit at the first rate")):
         rates = [rate for rate, bound in found.values() if bound == sign]

@@ -32,10 +32,12 @@ def bars(axes: Axes, estimates: list[stats.Estimate], technique: str, place: int
     axes.set_xlabel("replica")
 
 
-def ratio_text(estimate: stats.Estimate) -> str:
-    """'3.61x [3.20, 4.07]'."""
+def ratio_text(estimate: stats.Estimate, bound: str = "") -> str:
+    """'3.61x [3.20, 4.07]'; '> 3.61x' for a bound."""
     if not math.isfinite(estimate.value):
         return "-"
+    if bound:
+        return f"{bound} {estimate.value:.2f}x"
     interval = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if math.isfinite(estimate.low) else ""
     return f"{estimate.value:.2f}x{interval}"
 
@@ -45,6 +47,7 @@ def rate_text(rate: slo.Rate) -> str:
     found = rate.estimate
     if not math.isfinite(found.value):
         return "-"
-    sign = ("> " if "last" in rate.beyond else "< ") if rate.beyond else ""
+    if rate.bound:
+        return f"{rate.bound} {found.value:.3g}"
     half = f" +-{found.half_width:.2g}" if math.isfinite(found.half_width) else ""
-    return f"{sign}{found.value:.3g}{half}"
+    return f"{found.value:.3g}{half}"

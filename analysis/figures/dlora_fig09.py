@@ -19,7 +19,7 @@ FIGURE = "dlora/fig09"
 OURS, BASELINES = "dlora", ("vllm-uniform", "peft")
 MEAN, ARTIFACT_MEAN = "latency_per_token_mean_s", "latency_per_token_mean_of_ratios_s"
 PICTURES = {"fig09": (MEAN, "average latency (s/token)"),
-            "fig09_artifact": (ARTIFACT_MEAN, "mean of latency / tokens (s/token)")}
+            "fig09_artifact": (ARTIFACT_MEAN, "mean of ratios (s/token)")}
 PUBLISHED_PANEL = ("llama-2-7b", "maf1-d01")
 
 
@@ -41,13 +41,11 @@ def factors(points: Results, metric: str) -> list[tuple[str, slo.Rate]]:
 
 def draw_panel(axes: Axes, points: Results, metric: str) -> None:
     style.log_axes(axes)
-    style.limit_line(axes, slo.SLO_S, f"SLO, {slo.SLO_S:g} s/token")
     for technique in points.techniques:
         style.draw_curve(axes, points.curve(metric, technique, "rate"))
-    lines = []
-    for base, rate in factors(points, metric):
-        sign = ("" if not rate.beyond else "~")
-        lines.append(f"{sign}{rate.estimate.value:.1f}x {style.look(base).label}'s rate")
+    style.limit_line(axes, slo.SLO_S, f"SLO, {slo.SLO_S:g} s/token")
+    lines = [f"{rate.bound and rate.bound + ' '}{rate.estimate.value:.1f}x "
+             f"{style.look(base).label}'s rate" for base, rate in factors(points, metric)]
     axes.text(0.03, 0.97, "\n".join(lines), transform=axes.transAxes, va="top", fontsize=6)
 
 
@@ -62,13 +60,11 @@ def table_of(results: Results) -> str:
             for technique in points.techniques:
                 rate = slo.max_rate(points, metric, technique, "rate", slo.SLO_S)
                 ratio = ratios.get(technique)
-                factor = _replicas.ratio_text(ratio.estimate) if ratio else ""
-                if ratio and ratio.beyond:
-                    factor += f" a bound: {ratio.beyond}"
+                factor = _replicas.ratio_text(ratio.estimate, ratio.bound) if ratio else ""
                 lines.append(f"{title(model, trace):14} {technique:14} "
                              f"{_replicas.rate_text(rate):>16}   {factor}".rstrip())
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, slo.BOUNDS]) + "\n"
 
 
 def draw(results: Results, out: Path) -> list[Path]:
@@ -76,7 +72,8 @@ def draw(results: Results, out: Path) -> list[Path]:
     models, traces = results.x_values("model"), results.x_values("trace")
     paths = []
     for name, (metric, label) in PICTURES.items():
-        figure, grid = plt.subplots(len(traces), len(models), squeeze=False, sharey=True,
+        figure, grid = plt.subplots(len(traces), len(models), squeeze=False, sharex="col",
+                                    sharey=True,
                                     figsize=(style.TWO_COLUMNS_IN, 0.7 + 1.9 * len(traces)))
         for number, (axes, (model, trace, points)) in enumerate(
                 zip(grid.flat, panels_of(results))):
@@ -97,6 +94,6 @@ def draw(results: Results, out: Path) -> list[Path]:
             shown.append(style.published_handle())
         style.finish(figure, results, shown,
                      note="error bars: 95 % CI over seeds; in the panels: dLoRA's largest rate "
-                          "within the SLO over the baseline's, ~ where the sweep ends before")
+                          "within the SLO over the baseline's; >, < and ?: the sweep ends before")
         paths += style.save(figure, out, name)
     return paths + [style.write_text(out, "table.txt", table_of(results))]

@@ -6,14 +6,15 @@ A row is a technique with the workload settings in which it differs from the fir
 from __future__ import annotations
 
 import json
-import math
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
-from analysis import slo, stats, style
+from analysis import slo, style
 from analysis.figures import _replicas
 from analysis.results import Results
 
@@ -37,7 +38,8 @@ class Row:
 def words(settings: dict[str, str], usual: dict[str, str]) -> str:
     """What differs from the usual workload, such as 'rank 16, 7 linear layers'."""
     found = []
-    for name, value in settings.items():
+    for name, value in sorted(settings.items(), key=lambda item: (  # rank first, then layers
+            "correlated" in item[0], "targets" in item[0])):
         last = name.split(".")[-1]
         if value == usual[name]:
             continue
@@ -73,17 +75,27 @@ def rows_of(results: Results) -> list[Row]:
 
 
 def rate_of(row: Row, metric: str) -> slo.Rate:
-    found = row.rates[metric].values()
-    signs = "".join(sign for _, sign in found)
-    text = "last" if ">" in signs else "first" if "<" in signs else ""
-    return slo.Rate(stats.mean_ci([rate for rate, _ in found]), text)
+    return slo.rate_of(row.label, row.rates[metric])
 
 
-def factor_of(row: Row, first: Row, metric: str) -> stats.Estimate:
+def factor_of(row: Row, first: Row, metric: str) -> slo.Rate:
     """The row's largest rate over that of the paper's dLoRA, by paired seeds."""
-    of, over = row.rates[metric], first.rates[metric]
-    common = sorted(of.keys() & over.keys())
-    return stats.ratio_ci([of[seed][0] for seed in common], [over[seed][0] for seed in common])
+    return slo.ratio_of(row.label, row.rates[metric], first.label, first.rates[metric])
+
+
+def draw_rates(axes: Axes, rates: list[slo.Rate], at: np.ndarray, metric: str) -> None:
+    """Values with their intervals; a bound is a hollow arrow, an unknown one a question mark."""
+    color, marker = LOOKS[metric]
+    known = [place for place, rate in enumerate(rates) if not rate.bound]
+    found = [rates[place].estimate for place in known]
+    ends = np.array([[one.value - one.low, one.high - one.value] for one in found]).reshape(-1, 2)
+    axes.errorbar([one.value for one in found], at[known], xerr=np.nan_to_num(ends.T),
+                  color=color, marker=marker, linestyle="none", markersize=3.5, elinewidth=0.8,
+                  label=METRICS[metric])
+    for bound, sign in ((">", ">"), ("<", "<"), ("?", "$?$")):
+        places = [place for place, rate in enumerate(rates) if rate.bound == bound]
+        axes.plot([rates[place].estimate.value for place in places], at[places], marker=sign,
+                  linestyle="none", color=color, markerfacecolor="white", markersize=4.5)
 
 
 def table_of(results: Results, rows: list[Row]) -> str:
@@ -93,10 +105,11 @@ def table_of(results: Results, rows: list[Row]) -> str:
                  f" {name:>18} {'over the first':>20}" for name in METRICS.values())]
     for row in rows:
         cells = [f" {_replicas.rate_text(rate_of(row, metric)):>18} "
-                 f"{_replicas.ratio_text(factor_of(row, rows[0], metric)):>20}"
-                 for metric in METRICS]
+                 f"{_replicas.ratio_text(factor.estimate, factor.bound):>20}"
+                 for metric, factor in ((metric, factor_of(row, rows[0], metric))
+                                        for metric in METRICS)]
         lines.append(f"{row.label:{width}}" + "".join(cells))
-    lines += ["", "> within the limit at the last rate of the sweep, < beyond it at the first"]
+    lines += ["", slo.BOUNDS]
     return "\n".join(lines) + "\n"
 
 
@@ -105,30 +118,20 @@ def draw(results: Results, out: Path) -> list[Path]:
     rows = rows_of(results)
     figure, (rates, ratios) = plt.subplots(1, 2, sharey=True, width_ratios=(1, 1),
                                            figsize=(style.TWO_COLUMNS_IN, 0.9 + 0.21 * len(rows)))
-    for number, (metric, label) in enumerate(METRICS.items()):
-        color, marker = LOOKS[metric]
-        at = np.arange(len(rows)) + (number - 0.5) * 0.26
-        for axes, found in ((rates, [rate_of(row, metric).estimate for row in rows]),
-                            (ratios, [factor_of(row, rows[0], metric) for row in rows])):
-            value = np.array([one.value for one in found])
-            ends = np.array([[one.value - one.low, one.high - one.value] if math.isfinite(one.low)
-                             else [0, 0] for one in found]).T
-            axes.errorbar(value, at, xerr=ends, color=color, marker=marker, linestyle="none",
-                          markersize=3.5, elinewidth=0.8, label=label)
-        beyond = [rate_of(row, metric).beyond for row in rows]
-        for text, sign in (("last", ">"), ("first", "<")):
-            edge = [place for place, one in enumerate(beyond) if one == text]
-            rates.plot([rate_of(rows[place], metric).estimate.value for place in edge], at[edge],
-                       linestyle="none", marker=sign, color=color, markersize=6, zorder=4)
+    for number, metric in enumerate(METRICS):
+        at = np.arange(len(rows)) + (number - 0.5) * 0.3
+        draw_rates(rates, [rate_of(row, metric) for row in rows], at, metric)
+        draw_rates(ratios, [factor_of(row, rows[0], metric) for row in rows], at, metric)
     ratios.axvline(1, color=style.GREY, linewidth=0.8, zorder=1)
-    rates.set_yticks(range(len(rows)), [row.label for row in rows])
+    rates.set_yticks(range(len(rows)), [textwrap.fill(row.label, 40) for row in rows])
     rates.set_ylim(len(rows) - 0.5, -0.5)
-    for axes, label in ((rates, f"largest rate within {slo.SLO_S:g} s/token (requests/s)"),
+    for axes, label in ((rates, "largest rate (requests/s)"),
                         (ratios, "over the paper's dLoRA")):
         axes.grid(axis="x")
         axes.set_xlabel(label)
         axes.set_xlim(left=0)
     style.finish(figure, results, rates.get_legend_handles_labels()[0],
-                 note="error bars: 95 % CI over paired seeds; > and <: the sweep ends before")
+                 note=f"largest rate within {slo.SLO_S:g} s/token; error bars: 95 % CI over paired "
+                      "seeds; arrows and ?: the sweep ends before")
     return style.save(figure, out, "fig11_differences") + [
         style.write_text(out, "table.txt", table_of(results, rows))]

@@ -40,8 +40,8 @@ def table_of(results: Results) -> str:
     for technique in results.techniques:
         own = results.columns["technique"] == technique
         for name, values_of in PARTS:
-            mean, balance = (stats.mean_ci(results.metric(f"{METRICS[name]}_{kind}")[own])
-                             for kind in ("percent", "max_over_min"))
+            mean = stats.mean_ci(results.metric(f"{METRICS[name]}_percent")[own])
+            balance = stats.geometric_ci(results.metric(f"{METRICS[name]}_max_over_min")[own])
             replicas = [one.value for one in _replicas.by_replica(
                 results, technique, lambda index: values_of(results, index))]
             half = f" +-{mean.half_width:.1f}" if np.isfinite(mean.half_width) else ""
