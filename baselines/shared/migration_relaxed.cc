@@ -1,13 +1,13 @@
 // dLoRA's selective form (5.2): continuous x, binary y, memory as time. Also the public artifact's.
 //
 // What makes it small, measured with 32 replicas, 128 adapters, 2,000 requests and K = 4 (about 800
-// requests that may move), one linear program each:
-//   - x at home is 1 - the sum of the others, not a column of its own      521 -> 419 ms
-//   - one link per adapter and replica, n y >= sum of x, not one per request    -> 126 ms
-//     (the bounds hardly differ: 0.02 % and 0.04 % from the solution that was found)
-//   - requests that are nearly the same are one column, from 0 to their number     -> 6 ms
-//   - the first basis is staying put, with every link tight                        -> 4 ms
-// What is left of the gap between relaxation and rounding is eta times the adapters that are split,
+// requests that may move); medians of the root's linear program, each step on top of the others:
+//   - one column per request and replica, one link per request and replica     521 ms
+//   - x at home is 1 - the sum of the others, not a column of its own          419 ms
+//   - one link per adapter and replica, n y >= sum of x                        126 ms
+////   - requests that are nearly the same are one column, from 0 to their number   6 ms
+//   - the first basis is staying put, with every link tight                      4 ms
+// What is left between the relaxation and its rounding is eta times the adapters that are split,
 // well below what rounding x costs, so that the search rarely needs a node.
 #include <cmath>
 #include <map>

@@ -38,15 +38,17 @@ double quantile(std::vector<double> values, double q) {
 }
 
 // One random instance per iteration: skewed loads on 32 replicas, 128 adapters, 2,000 requests.
-// Arguments: K, eta in ms, how many requests.
+// Arguments: K, eta in ms, memory of a device in GB (58: hardly any swapping), width of classes in
+// % (0: a column per request that differs).
 void BM_Migration(benchmark::State& state, MigrationForm form) {
   test::MigrationCluster cluster;
   cluster.pairs = static_cast<int>(state.range(0));
   cluster.eta_s = 1e-3 * static_cast<double>(state.range(1));
-  cluster.requests = static_cast<int>(state.range(2));
+  cluster.device_bytes = 1e9 * static_cast<double>(state.range(2));
   cluster.both_ways = form == MigrationForm::kArtifact;  // it lets the whole pair move
   MigrationOptions options;
   options.form = form;
+  options.class_width = 0.01 * static_cast<double>(state.range(3));
   std::vector<double> measured, modelled, gap;
   std::int64_t seed = 0, columns = 0, nonzeros = 0, nodes = 0, iterations = 0, unfinished = 0;
   double gain = 0;
@@ -79,19 +81,30 @@ void BM_Migration(benchmark::State& state, MigrationForm form) {
   state.counters["limited"] = mean(unfinished);
   state.counters["gain"] = mean(gain);  // how much sooner the slowest replica is done
 }
-#define SERVELAB_MIGRATION_BENCH(form)                       \
-  BENCHMARK_CAPTURE(BM_Migration, form, MigrationForm::form) \
-      ->ArgNames({"K", "eta_ms", "requests"})                \
-      ->UseManualTime()                                      \
-      ->Iterations(200)                                      \
-      ->Unit(benchmark::kMillisecond)
-SERVELAB_MIGRATION_BENCH(kRelaxed)
-    ->Args({1, 100, 2000})
-    ->Args({2, 100, 2000})
-    ->Args({4, 100, 2000})
-    ->Args({4, 1000, 2000})
-    ->Args({4, 5000, 2000});
-SERVELAB_MIGRATION_BENCH(kArtifact)->Args({1, 0, 2000});
+void cases(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"K", "eta_ms", "GB", "width"})->UseManualTime()->Unit(benchmark::kMillisecond);
+}
+BENCHMARK_CAPTURE(BM_Migration, relaxed, MigrationForm::kRelaxed)
+    ->Apply(cases)
+    ->Args({1, 100, 58, 5})
+    ->Args({2, 100, 58, 5})
+    ->Args({4, 100, 58, 5})
+    ->Args({8, 100, 58, 5})
+    ->Args({4, 1000, 58, 5})
+    ->Args({4, 5000, 58, 5})
+    ->Args({4, 100, 20, 5})
+    ->Args({4, 100, 58, 1})
+    ->Iterations(200);
+BENCHMARK_CAPTURE(BM_Migration, relaxed_without_classes, MigrationForm::kRelaxed)
+    ->Apply(cases)
+    ->Args({1, 100, 58, 0})
+    ->Args({2, 100, 58, 0})
+    ->Args({4, 100, 58, 0})
+    ->Iterations(20);
+BENCHMARK_CAPTURE(BM_Migration, artifact, MigrationForm::kArtifact)
+    ->Apply(cases)
+    ->Args({1, 0, 58, 5})
+    ->Iterations(200);
 
 // The coefficients of solving_seconds, in ns, fitted to this machine with relative errors weighed
 // alike; and how far the model is off on instances that the fit has not seen.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
@@ -344,6 +345,30 @@ TEST(Migration, ClustersRepeatThemselvesInSilence) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+// A sweep solves for several runs at once.
+TEST(Migration, SolvesInParallelAsAlone) {
+  test::MigrationCluster cluster;
+  cluster.pairs = 2;
+  cluster.eta_s = 5;  // with a search
+  std::vector<MigrationProblem> problems;
+  std::vector<MigrationSolution> alone;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    problems.push_back(test::make_migration_problem(cluster, seed));
+    alone.push_back(solve_migration(problems.back(), {}));
+  }
+  std::vector<MigrationSolution> together(problems.size());
+  std::vector<std::thread> threads;
+  for (std::size_t n = 0; n < problems.size(); ++n) {
+    threads.emplace_back([&, n] { together[n] = solve_migration(problems[n], {}); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t n = 0; n < problems.size(); ++n) {
+    EXPECT_EQ(together[n].replica_of, alone[n].replica_of);
+    EXPECT_EQ(together[n].objective_s, alone[n].objective_s);
+    EXPECT_EQ(together[n].iterations, alone[n].iterations);
+  }
 }
 
 // Sizes down to nothing: requests only move where they may, and never for the worse.
