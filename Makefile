@@ -75,10 +75,11 @@ test: build setup  ## build, then every C++ and Python test
 	ctest --test-dir '$(BUILD)' -j $(JOBS) --output-on-failure --no-tests=error
 	$(PYTHON) -m pytest -q tests/analysis
 
-figures: build setup  ## run every experiment (only what changed) and draw every figure
+figures: build setup  ## run every experiment (only what changed), draw every figure, judge the claims
 	@[ -n '$(SPECS)' ] || { echo 'figures: no specs under experiments/<paper>/' >&2; exit 1; }
 	$(SERVELAB) run $(SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(SPECS))
+	$(PYTHON) -m analysis.verdicts
 
 cpu-figures: build setup  ## the figures measured on the CPU engine, in wall-clock time (about 30 minutes)
 	$(SERVELAB) run $(CPU_SPECS)

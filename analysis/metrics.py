@@ -68,6 +68,12 @@ def overhead_shares(results: Results, index: int) -> tuple[float, float, float]:
     return tuple(100 * parts / total) if total > 0 else (float("nan"),) * 3
 
 
+def is_solver_charged(results: Results) -> bool:
+    """Whether migration was decided at all, or its solver's time was charged."""
+    return bool(results.metric("solver_time_s").sum() > 0
+                or not results.metric("rebalances").sum() > 0)
+
+
 def threshold_changes(results: Results, index: int) -> float:
     """How often alpha_switch or beta_switch took another value, all replicas."""
     point = results.point(index)
@@ -106,6 +112,12 @@ def _over(above: str, below: str, scale: float = 1) -> Callable[[Results], np.nd
     return ratio
 
 
+def _if_solver_charged(
+        values_of: Callable[[Results], np.ndarray]) -> Callable[[Results], np.ndarray]:
+    """NaN for results whose solver took no time although it decided: there is nothing to say."""
+    return lambda results: values_of(results) * (1 if is_solver_charged(results) else np.nan)
+
+
 def _queueing_per_token(results: Results) -> np.ndarray:
     """Sum of queueing delays over sum of output tokens, as dLoRA's average latency is defined."""
     return (results.metric("queueing_mean_s") * results.metric("latency_per_token_mean_s")
@@ -120,10 +132,8 @@ DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "sm_utilisation_max_over_min": _each(lambda r, i: max_over_min(sm_by_replica(r, i))),
     "memory_utilisation_percent": _each(lambda r, i: float(np.mean(memory_by_replica(r, i)))),
     "memory_utilisation_max_over_min": _each(lambda r, i: max_over_min(memory_by_replica(r, i))),
-    "solver_share_percent": _each(lambda r, i: overhead_shares(r, i)[0]),
-    "switching_share_percent": _each(lambda r, i: overhead_shares(r, i)[1]),
-    "inference_share_percent": _each(lambda r, i: overhead_shares(r, i)[2]),
-    "solver_time_per_rebalance_s": _over("solver_time_s", "rebalances"),
+    "inference_share_percent": _if_solver_charged(_each(lambda r, i: overhead_shares(r, i)[2])),
+    "solver_time_per_rebalance_s": _if_solver_charged(_over("solver_time_s", "rebalances")),
     "lora_over_dense_percent": _over("lora_time_s", "dense_time_s", 100),
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),

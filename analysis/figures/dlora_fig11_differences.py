@@ -20,7 +20,9 @@ from analysis.results import Results
 
 OURS = "dlora"
 NAMES = {OURS: "the paper's dLoRA", "batching": "the artifact's batching",
-         "migration": "the artifact's migration", "dlora-artifact": "the artifact's dLoRA",
+         "migration": "the artifact's migration",
+         "migration, K = 1": "the paper's dLoRA with K = 1",
+         "migration, eta = 0": "the paper's dLoRA without eta", "dlora-artifact": "the artifact's dLoRA",
          "proactive": "the paper's proactive", "proactive (artifact)": "the artifact's proactive",
          "rr": "the paper's RR", "rr (artifact)": "the artifact's RR (least cost)"}
 METRICS = {"latency_per_token_mean_s": "paper's average",

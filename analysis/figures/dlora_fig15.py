@@ -11,14 +11,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from analysis import published, style
-from analysis.results import Results
+from analysis import metrics, published, style
+from analysis.results import Curve, Results
 
 FIGURE, TECHNIQUE = "dlora/fig15", "dlora"
+UNCHARGED = "; the solver was charged NO time: its share is not a result"
 PARTS = [("inference", "#bdbdbd", ""), ("switching", style.BLUE, "//"),
          ("ILP solving", style.VERMILION, "\\\\")]
-METRICS = ["inference_share_percent", "switching_share_percent", "solver_share_percent"]
-
 
 def published_shares() -> tuple[np.ndarray, list[np.ndarray]]:
     """The artifact's rates and shares in percent, in the order of PARTS."""
@@ -41,17 +40,25 @@ def stack(axes: Axes, rates: list, shares: list[np.ndarray]) -> None:
     axes.set_ylabel("share of the time (%)")
 
 
+def share_curves(results: Results) -> list[Curve]:
+    """Ours over the rate, in the order of PARTS."""
+    return [results.curve_of(lambda index, part=part: metrics.overhead_shares(results, index)[part],
+                             TECHNIQUE, "rate") for part in (2, 1, 0)]
+
+
 def table_of(results: Results) -> str:
     lines = [f"{results.spec_id}: percent of the time, mean over {len(results.seeds)} seeds",
              f"{'rate':>8} {'inference':>10} {'switching':>10} {'solving':>8} {'decisions':>10} "
              f"{'ms/decision':>12} {'migrations':>11}"]
-    names = [*METRICS, "rebalances", "solver_time_per_rebalance_s", "migrations"]
-    curves = [results.curve(name, TECHNIQUE, "rate") for name in names]
+    curves = share_curves(results) + [
+        results.curve(name, TECHNIQUE, "rate")
+        for name in ("rebalances", "solver_time_per_rebalance_s", "migrations")]
     for position, rate in enumerate(curves[0].x):
         inference, switching, solver, count, time_s, moved = (
             curve.mean[position] for curve in curves)
         lines.append(f"{rate:8g} {inference:10.2f} {switching:10.2f} {solver:8.2f} {count:10.1f} "
                      f"{1e3 * time_s:12.2f} {moved:11.1f}")
+    lines += [] if metrics.is_solver_charged(results) else ["", UNCHARGED.removeprefix("; ")]
     lines += ["", "published (artifact's notebook):"]
     rates, shares = published_shares()
     lines += [f"{rate:8g} {inference:10.2f} {switching:10.2f} {solver:8.2f}"
@@ -61,7 +68,7 @@ def table_of(results: Results) -> str:
 
 def draw(results: Results, out: Path) -> list[Path]:
     """(a) ours and (b) the artifact's, from 90 % or below on; table.txt."""
-    curves = [results.curve(metric, TECHNIQUE, "rate") for metric in METRICS]
+    curves = share_curves(results)
     rates, shares = published_shares()
     figure, panels = plt.subplots(1, 2, figsize=(style.TWO_COLUMNS_IN, 2.3), sharey=True)
     stack(panels[0], curves[0].x.tolist(), [curve.mean for curve in curves])
@@ -75,6 +82,7 @@ def draw(results: Results, out: Path) -> list[Path]:
         axes.tick_params(labelleft=True)
         style.panel_label(axes, title)
     style.finish(figure, results, panels[0].get_legend_handles_labels()[0],
-                 note="the axis starts far above zero")
+                 note="the axis starts far above zero" + (
+                     "" if metrics.is_solver_charged(results) else UNCHARGED))
     return style.save(figure, out, "fig15") + [
         style.write_text(out, "table.txt", table_of(results))]
