@@ -289,6 +289,9 @@ TEST(Migration, RoundingTiesStayAtHome) {
   EXPECT_THAT(solution.replica_of, ElementsAre(0));
   EXPECT_FALSE(solution.moves);
   EXPECT_EQ(solution.bottleneck_s, 1);
+  problem.requests.assign(3, {kBase, 0, 1, 0, 1});  // 1.5 of three: the second is half gone
+  EXPECT_THAT(solve_migration(problem, exact(MigrationForm::kRelaxed)).replica_of,
+              ElementsAre(1, 0, 0));
 }
 
 TEST(Migration, LimitsLeaveRequestsAtHomeAndSaySo) {
