@@ -52,6 +52,13 @@ std::vector<Situation> situations() {
     o->engine.adapter_slots = 2;
     o->kv_blocks = 60;
   });
+  add("adapters_in_the_memory_of_kv", [](WorkloadShape* w, RunOptions* o) {
+    w->adapters = 40;
+    w->burst = true;
+    w->max_prompt = 100;
+    o->engine.adapter_memory = AdapterMemory::kUnified;
+    o->kv_blocks = 24;
+  });
   add("one_request_at_a_time", [](WorkloadShape* w, RunOptions* o) {
     w->burst = true;
     o->engine.limits.max_batch = 1;
@@ -135,6 +142,30 @@ TEST_P(Conformance, PromptsNearTheTokenBudgetAreNoCliff) {
   const double below = run_time(budget - 20);
   EXPECT_LT(run_time(budget), 1.3 * below);
   EXPECT_LT(run_time(budget + 100), 1.8 * below);
+}
+
+// Adapters share the KV cache's blocks, and when the first request ends, others of its adapter hold
+// nearly all of them: one must give way to the adapter of the second, now the oldest. (Policies
+// that serve one adapter at a time stalled; found by random histories.)
+TEST_P(Conformance, TheOldestGetsRoomForItsAdapterAmongKv) {
+  Workload workload;
+  for (const Bytes blocks : {1, 4}) {
+    workload.adapters.push_back(
+        Adapter{"a" + std::to_string(blocks), ModelId{}, 8, blocks * 16 * kKiB});
+  }
+  const auto add = [&](std::uint32_t adapter, int prompt, int output) {
+    workload.requests.push_back({0, AdapterId{adapter}, ModelId{}, prompt, output, output});
+  };
+  add(0, 16, 3);
+  add(1, 16, 3);
+  for (int i = 0; i < 4; ++i) add(0, 60, 4);
+  RunOptions options;
+  options.engine = test::small_engine();
+  options.engine.adapter_memory = AdapterMemory::kUnified;
+  options.technique = GetParam();
+  options.kv_blocks = 18;
+  const RunRecord record = test::run(workload, options);
+  EXPECT_EQ(test::violation(workload, record), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Techniques, Conformance,

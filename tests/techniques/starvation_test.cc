@@ -166,5 +166,19 @@ TEST(Starvation, NoRequestIsPassedOverMoreOftenThanCreditsAllow) {
   EXPECT_GE(tight, 6) << "the bound says hardly anything";
 }
 
+// Line 17. With two adapters and c = 1 the hot one has a credit of 1, which is four requests left
+// out at max_batch 4. Then it may not be merged, before the other's credit passes 2 and it starves.
+TEST(Starvation, AnAdapterThatCannotPayIsNotMerged) {
+  Workload workload = hot_workload(200, 3, 4, 1);
+  workload.adapters.resize(2);
+  for (Request& request : workload.requests) {
+    request.arrival = 0;
+    request.adapter = AdapterId{0};
+    request.output_tokens = request.output_limit_tokens = 30;
+  }
+  workload.requests[6].adapter = AdapterId{1};
+  EXPECT_EQ(worst_of(workload, 1, 4).cold_first, 4);
+}
+
 }  // namespace
 }  // namespace servelab
