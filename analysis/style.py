@@ -125,9 +125,9 @@ def limit_line(axes: Axes, value: float, label: str) -> plt.Line2D:
                         label=label)
 
 
-def log_axes(axes: Axes) -> None:
-    """Logarithmic in both directions, plain numbers at the ticks."""
-    axes.set(xscale="log", yscale="log")
+def log_axes(axes: Axes, x: list[float]) -> None:
+    """Logarithmic in both directions, plain numbers at the ticks; just wide enough for `x`."""
+    axes.set(xscale="log", yscale="log", xlim=(min(x) / 1.3, max(x) * 1.3))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("")

@@ -39,8 +39,8 @@ def factors(points: Results, metric: str) -> list[tuple[str, slo.Rate]]:
             for base in BASELINES if {OURS, base} <= set(points.techniques)]
 
 
-def draw_panel(axes: Axes, points: Results, metric: str) -> None:
-    style.log_axes(axes)
+def draw_panel(axes: Axes, points: Results, metric: str, rates: list[float]) -> None:
+    style.log_axes(axes, rates)
     for technique in points.techniques:
         style.draw_curve(axes, points.curve(metric, technique, "rate"))
     style.limit_line(axes, slo.SLO_S, f"SLO, {slo.SLO_S:g} s/token")
@@ -72,13 +72,14 @@ def draw(results: Results, out: Path) -> list[Path]:
     models, traces = results.x_values("model"), results.x_values("trace")
     paths = []
     for name, (metric, label) in PICTURES.items():
-        figure, grid = plt.subplots(len(traces), len(models), squeeze=False, sharex="col",
-                                    sharey=True,
+        figure, grid = plt.subplots(len(traces), len(models), squeeze=False, sharey=True,
                                     figsize=(style.TWO_COLUMNS_IN, 0.7 + 1.9 * len(traces)))
         for number, (axes, (model, trace, points)) in enumerate(
                 zip(grid.flat, panels_of(results))):
-            draw_panel(axes, points, metric)
-            if metric == ARTIFACT_MEAN and (model, trace) == PUBLISHED_PANEL:
+            is_published = metric == ARTIFACT_MEAN and (model, trace) == PUBLISHED_PANEL
+            rates = results.select(model=model).x_values("rate")
+            draw_panel(axes, points, metric, rates + [1] * is_published)  # its first rate
+            if is_published:
                 for technique in points.techniques:
                     style.draw_published(axes, technique,
                                          *published.curve(FIGURE, metric, technique))

@@ -45,7 +45,7 @@ def draw(results: Results, out: Path) -> list[Path]:
     """Two panels, logarithmic both ways, and table.txt."""
     figure, panels = plt.subplots(1, 2, figsize=(style.TWO_COLUMNS_IN, 2.5))
     for axes, (metric, title, label) in zip(panels, PANELS):
-        style.log_axes(axes)
+        style.log_axes(axes, results.x_values("rate"))
         for technique in results.techniques:
             style.draw_curve(axes, results.curve(metric, technique, "rate"))
         if metric == PER_TOKEN:

@@ -24,6 +24,7 @@ def draw(results: Results, out: Path) -> list[Path]:
     style.category_axis(axes, results.x_values("scale_ratio"), "scale of prompts and outputs")
     axes.set_ylabel("average latency (s/token)")
     style.scale_y(axes)
-    style.limit_line(axes, slo.SLO_S, "SLO")
+    if axes.get_ylim()[1] > slo.SLO_S:
+        style.limit_line(axes, slo.SLO_S, "SLO")
     style.finish(figure, results, axes.get_legend_handles_labels()[0])
     return style.save(figure, out, "fig11b") + [style.write_text(out, "factors.txt", table)]

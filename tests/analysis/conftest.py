@@ -9,6 +9,8 @@ import h5py
 import numpy as np
 import pytest
 
+import cluster_results
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -141,6 +143,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
         root, "dlora/fig10_load", ["merged-only", "unmerged-only", "dlora"],
         swept="workload.arrivals.rate"),
     "dlora/fig14": lambda root: latency_spec(root, "dlora/fig14", ["slora", "dlora"]),
+    **{spec_id: cluster_results.filled(Spec, spec_id) for spec_id in cluster_results.FILLERS},
     "mine/skewness": lambda root: latency_spec(root, "mine/skewness", ["slora", "dlora"]),
 }
 

@@ -1,0 +1,305 @@
+"""Claims, how their values are computed, and every kind of verdict."""
+from __future__ import annotations
+
+import csv
+import math
+
+import numpy as np
+import pytest
+import yaml
+
+import cluster_results
+from analysis import compute, verdicts
+from analysis.claim_file import Claim, ClaimsError, expectations, load_claims
+from analysis.errors import EXPERIMENTS
+from analysis.results import Results
+from analysis.stats import Estimate
+from conftest import MAKERS, ROOT, Spec
+
+FACTOR = {"kind": "factor", "metric": "m", "of": "slow", "over": "fast", "reduce": "max"}
+
+
+def claim(**settings) -> Claim:
+    return Claim(**{"id": "p/f-x", "figure": "p/f", "claim": "slower", "published": 2.0,
+                    "unit": "x", "tolerance": 0.1, "compute": FACTOR, **settings})
+
+
+def results_of(root, seeds: int = 5, status: str = "VALID", spread: float = 0.02,
+               factor: float = 2.0, value: float = 1.0, name: str = "m") -> Results:
+    """slow is `factor` times fast at x = 1, and a third of that more at x = 2."""
+    spec = Spec(root, "p/f")
+    for x in (1, 2):
+        for technique in ("slow", "fast"):
+            for seed in range(seeds):
+                rng = np.random.default_rng([seed, x, *technique.encode()])
+                mean = value * (factor * (1 + (x - 1) / 3) if technique == "slow" else 1.0)
+                spec.add(technique, seed, {"w.x": x}, {name: mean * (1 + rng.normal(0, spread))},
+                         status)
+    spec.write()
+    return Results.load("p/f", root)
+
+
+@pytest.mark.parametrize("published, expected", [
+    (2.67, "reproduced"), (2.5, "reproduced"),   # within 10 % of about 2.67
+    (5.0, "same direction"), (1.2, "same direction"),
+    (0.5, "not reproduced"),                     # the paper has the opposite effect
+])
+def test_near(results_root, published, expected):
+    found = verdicts.judge(claim(published=published), results_of(results_root))
+    assert found.verdict == expected
+    assert found.estimate.value == pytest.approx(2.67, rel=0.05) and found.estimate.n == 5
+    assert found.at == "x=2"
+
+
+def test_inside_the_interval(results_root):
+    found = verdicts.judge(claim(published=2.2, tolerance=0.0), results_of(results_root, spread=0.2))
+    assert found.estimate.low < 2.2 < found.estimate.high
+    assert (found.verdict, found.reason) == ("reproduced", "inside the interval")
+
+
+def test_an_interval_that_holds_no_effect_as_well_is_open(results_root):
+    results = results_of(results_root, seeds=2, spread=0.3, factor=1.1)
+    found = verdicts.judge(claim(published=3.0), results)
+    assert found.estimate.low < 1 < 3 < found.estimate.high
+    assert found.verdict == "open" and "more seeds" in found.reason
+
+
+def test_no_effect_is_not_reproduced(results_root):
+    found = verdicts.judge(claim(published=3.0), results_of(results_root, factor=0.75, spread=0.1))
+    assert found.estimate.low < 1 < found.estimate.high < 3
+    assert found.verdict == "not reproduced"
+
+
+def test_one_seed_has_no_interval(results_root):
+    results = results_of(results_root, seeds=1)
+    far = verdicts.judge(claim(published=9.0), results)
+    assert (far.verdict, far.reason) == ("open", "one seed: no interval")
+    assert verdicts.judge(claim(published=2.67), results).verdict == "reproduced"
+    assert math.isnan(far.estimate.low)
+
+
+@pytest.mark.parametrize("compare, published, expected", [
+    ("at-least", 2.5, "reproduced"), ("at-least", 4.0, "not reproduced"),
+    ("at-most", 3.0, "reproduced"), ("at-most", 2.0, "not reproduced"),
+])
+def test_bounds(results_root, compare, published, expected):
+    results = results_of(results_root)
+    found = verdicts.judge(claim(compare=compare, published=published, tolerance=0.0), results)
+    assert found.verdict == expected
+
+
+def test_never_worse_looks_at_the_interval_of_every_position(results_root):
+    spec = Spec(results_root, "p/f")
+    # the larger mean is uncertain, the smaller one is worse beyond doubt
+    for x, values in ((1, [0.6, 1.4, 1.9]), (2, [1.10, 1.11, 1.12])):
+        for seed, value in enumerate(values):
+            spec.add("ours", seed, {"x": x}, {"m": value})
+            spec.add("theirs", seed, {"x": x}, {"m": 1.0})
+    spec.write()
+    never = claim(published=1, compare="at-most", tolerance=0.0, compute={
+        "kind": "factor", "metric": "m", "of": "ours", "over": ["theirs"], "reduce": "every"})
+    found = verdicts.judge(never, Results.load("p/f", results_root))
+    assert (found.verdict, found.at) == ("not reproduced", "x=2")
+
+
+def test_unknown_metric_is_unsupported(results_root):
+    found = verdicts.judge(claim(compute=FACTOR | {"metric": "none"}), results_of(results_root))
+    assert found.verdict == "unsupported" and "has no metric summary.none" in found.reason
+
+
+def test_nan_is_open(results_root):
+    found = verdicts.judge(claim(), results_of(results_root, value=math.nan))
+    assert (found.verdict, found.reason) == ("open", "no point has a value of m")
+
+
+def test_invalid_points_are_no_result(results_root):
+    found = verdicts.judge(claim(published=2.67), results_of(results_root, status="INVALID"))
+    assert (found.verdict, found.reason) == ("invalid", "20 of 20 points are INVALID")
+
+
+def test_invalid_points_of_others_do_not_matter(results_root):
+    spec = Spec(results_root, "p/f")
+    for technique, status in (("slow", "VALID"), ("fast", "VALID"), ("other", "INVALID")):
+        for seed in (0, 1):
+            spec.add(technique, seed, {"x": 1}, {"m": 2.0 if technique == "slow" else 1.0}, status)
+    spec.write()
+    assert verdicts.judge(claim(), Results.load("p/f", results_root)).verdict == "reproduced"
+
+
+def test_absent_technique_and_position_are_open(results_root):
+    results = results_of(results_root)
+    absent = verdicts.judge(claim(compute=FACTOR | {"of": "nobody"}), results)
+    assert (absent.verdict, absent.reason) == ("open", "no point of nobody")
+    nowhere = verdicts.judge(claim(compute=FACTOR | {"where": {"x": 7}}), results)
+    assert (nowhere.verdict, nowhere.reason) == ("open", "no point has x=7")
+    several = verdicts.judge(claim(compute={key: FACTOR[key] for key in FACTOR if key != "reduce"}),
+                             results)
+    assert several.verdict == "open" and "needs `reduce` or `where`" in several.reason
+
+
+def test_a_declared_gap_is_unsupported(results_root):
+    gap = claim(compute={}, unsupported="needs NVLink")
+    assert verdicts.judge(gap, results_of(results_root)).verdict == "unsupported"
+    found = verdicts.verdicts_of({"p/f-x": gap}, {}, results_root / "none")
+    assert [(row.verdict, row.reason) for row in found] == [("unsupported", "needs NVLink")]
+
+
+def test_where_restricts(results_root):
+    found = verdicts.judge(claim(compute=FACTOR | {"where": {"x": 1}}), results_of(results_root))
+    assert found.estimate.value == pytest.approx(2.0, rel=0.05)
+
+
+def test_rate_factor_and_its_bound(results_root):
+    MAKERS["dlora/fig11a"](results_root)
+    results = Results.load("dlora/fig11a", results_root)
+    params = {"kind": "rate-factor", "metric": cluster_results.MEAN, "of": "dlora", "over": "rr",
+              "along": "rate", "limit": 0.5}
+    found = verdicts.judge(claim(published=3.33, compute=params), results)
+    assert found.verdict == "reproduced"
+    far = verdicts.judge(claim(published=3.33, compute=params | {"limit": 50}), results)
+    assert far.verdict == "open" and "dlora is within the limit at the last rate, 256" in far.reason
+    rate = compute.found_values(results, {"kind": "rate", "metric": cluster_results.MEAN,
+                                          "of": "rr", "along": "rate", "limit": 0.5})
+    assert rate[0].estimate.value == pytest.approx(30, rel=0.1)
+
+
+def test_rate_factor_by_panel(results_root):
+    MAKERS["dlora/fig09"](results_root)
+    params = load_claims()["dlora/fig09-vllm-13b"].compute
+    found = compute.found_values(Results.load("dlora/fig09", results_root), params)
+    assert sorted(one.at for one in found) == ["trace=maf1-d01", "trace=maf2"]
+    assert all(one.estimate.value == pytest.approx(5, rel=0.1) for one in found)
+
+
+def test_rise_fall_and_across(results_root):
+    MAKERS["dlora/fig12"](results_root)
+    results = Results.load("dlora/fig12", results_root)
+    fall = {"kind": "fall", "metric": "requests_per_s", "of": "vllm-uniform", "along": "count"}
+    assert compute.found_values(results, fall)[0].estimate.value == pytest.approx(8**0.5)
+    assert compute.found_values(results, fall | {"kind": "rise"})[0].estimate.value == (
+        pytest.approx(8**-0.5))
+    MAKERS["dlora/fig13"](results_root)
+    apart = load_claims()["dlora/fig13-sm"]
+    found = verdicts.judge(apart, Results.load("dlora/fig13", results_root))
+    assert found.verdict == "reproduced" and found.estimate.n == 3
+
+
+def test_linear_fit(results_root):
+    spec = Spec(results_root, "p/f")
+    for x, y in ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.5)):
+        spec.add("a", 0, {"x": x}, {"m": y})
+    spec.write()
+    fit = claim(published=0.96, compare="at-least", compute={
+        "kind": "linear-fit", "metric": "m", "of": "a", "along": "x"})
+    found = verdicts.judge(fit, Results.load("p/f", results_root))
+    assert found.verdict == "reproduced" and found.estimate.value > 0.99
+
+
+def test_log_scale_is_the_geometric_mean(results_root):
+    spec = Spec(results_root, "p/f")
+    for seed, value in enumerate((2.0, 8.0)):
+        spec.add("a", seed, {}, {"m": value})
+    spec.write()
+    results = Results.load("p/f", results_root)
+    params = {"kind": "value", "metric": "m", "of": "a"}
+    assert compute.found_values(results, params)[0].estimate.value == 5
+    assert compute.found_values(results, params | {"scale": "log"})[0].estimate.value == (
+        pytest.approx(4))
+
+
+# claims.yaml and the command
+
+ENTRY = {"figure": "p/f", "claim": "slower", "published": 2.0, "unit": "x", "tolerance": 0.1,
+         "compute": FACTOR}
+
+
+def experiments(root, entries: dict, expect: list[str]) -> list[str]:
+    """An experiments folder with claims.yaml and one spec; the arguments of the command."""
+    (root / "experiments/p").mkdir(parents=True, exist_ok=True)
+    (root / "experiments/claims.yaml").write_text(yaml.safe_dump(entries, sort_keys=False))
+    (root / "experiments/p/f.yaml").write_text(yaml.safe_dump({"expect": expect}))
+    return ["--experiments", str(root / "experiments"), "--results", str(root)]
+
+
+def test_the_command_prints_a_table_and_writes_a_csv(results_root, capsys):
+    results_of(results_root)
+    arguments = experiments(results_root, {
+        "p/f-good": ENTRY | {"published": 2.67}, "p/f-far": ENTRY | {
+            "published": 9.0, "cause": "a slower disk", "experiment": "make figures/p/g"},
+        "q/g-later": ENTRY | {"figure": "q/g"}}, ["p/f-good", "p/f-far"])
+    assert verdicts.main([*arguments, "p"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 verdicts: 1 reproduced, 1 same direction, 0 not reproduced, 0 open" in shown
+    assert "a slower disk (make figures/p/g)" in shown and "q/g-later" not in shown
+    rows = list(csv.DictReader((results_root / "verdicts.csv").open()))
+    assert [(row["claim"], row["verdict"]) for row in rows] == [
+        ("p/f-good", "reproduced"), ("p/f-far", "same direction"), ("q/g-later", "open")]
+    assert rows[0]["seeds"] == "5" and float(rows[0]["low"]) < 2.67 < float(rows[0]["high"])
+    assert rows[2]["reason"] == "no spec expects it yet" and rows[2]["value"] == ""
+
+
+def test_absent_and_damaged_results_are_open(results_root, capsys):
+    arguments = experiments(results_root, {"p/f-x": ENTRY}, ["p/f-x"])
+    assert verdicts.main(arguments) == 0
+    assert "no results" in capsys.readouterr().out
+    path = results_of(results_root).path
+    path.write_bytes(path.read_bytes()[:100])
+    assert verdicts.main(arguments) == 0
+    assert "1 open" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("entry, part", [
+    ({"publishd": 2}, "unknown key 'publishd'; known: figure"),
+    ({"unit": None, "published": "many"}, "'published' must be a number"),
+    ({"compare": "about"}, "'compare' must be one of near, at-least, at-most"),
+    ({"compute": {"kind": "facter"}}, "whose kind is one of value, factor"),
+    ({"compute": {"kind": "value", "metric": "m"}}, "kind value needs 'of'"),
+    ({"compute": FACTOR | {"metrik": 1}}, "unknown key 'metrik'"),
+    ({"compute": FACTOR | {"reduce": "all"}}, "'reduce' must be one of max, min, every"),
+    ({"cause": "slow"}, "'cause' and 'experiment' go together"),
+])
+def test_mistakes_in_claims_are_one_line(results_root, capsys, entry, part):
+    arguments = experiments(results_root, {"p/f-x": {**ENTRY, **entry}}, [])
+    assert verdicts.main(arguments) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "p/f-x: " in line and part in line
+
+
+def test_missing_claims_and_unknown_papers(results_root, capsys):
+    assert verdicts.main(["--experiments", str(results_root / "none")]) == 2
+    arguments = experiments(results_root, {"p/f-x": ENTRY}, [])
+    assert verdicts.main([*arguments, "paper"]) == 2
+    assert "no claims of 'paper'; known papers: p" in capsys.readouterr().err
+    (results_root / "experiments/claims.yaml").write_text("- a list\n")
+    with pytest.raises(ClaimsError, match="must be a map"):
+        load_claims(results_root / "experiments/claims.yaml")
+
+
+def test_specs_and_claims_of_this_tree_know_each_other():
+    claims, expected = load_claims(), expectations()
+    assert set(expected) <= set(claims), "a spec expects what claims.yaml does not have"
+    for name, entry in claims.items():
+        assert name.startswith(f"{entry.figure}-") or entry.figure == "placement/tab01"
+        spec = EXPERIMENTS / f"{entry.figure}.yaml"
+        assert name in expected or not spec.is_file(), f"no spec expects {name}"
+        if "metric" in entry.compute and entry.figure.startswith("dlora/"):
+            labels = {item if isinstance(item, str) else item.get("label", item["technique"])
+                      for item in yaml.safe_load(spec.read_text())["techniques"]}
+            assert set(compute.labels_of(entry.compute)) <= labels, name
+
+
+def test_every_dlora_figure_of_the_list_has_claims():
+    figures = {entry.figure for entry in load_claims().values()}
+    assert {f"dlora/fig{number}" for number in ("02b", "05", "06", "07", "09", "10", "11a", "11b",
+                                                "12", "13", "14", "15")} <= figures
+
+
+def test_make_figures_ends_with_the_verdicts():
+    text = (ROOT / "Makefile").read_text()
+    recipe = text[text.index("\nfigures: "):text.index("\ncpu-figures: ")]
+    assert recipe.strip().splitlines()[-1].strip() == "$(PYTHON) -m analysis.verdicts"
+
+
+def test_numbers_are_short():
+    assert verdicts.value_text(Estimate(1.23456, 1.0, 2.0, 3)) == "1.23 [1, 2]"
+    assert verdicts.value_text(verdicts.NOTHING) == "-"
