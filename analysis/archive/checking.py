@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterator
 
-from analysis import draw
 from analysis.archive import container, contents
 from analysis.archive.layout import (
     CRATE, FACTS, RESULTS, ArchiveError, check_declared, check_manifest, files_in, quoted,
@@ -131,9 +130,11 @@ def redraw(archive: Archive, spec_id: str, out: Path) -> Redrawn:
     folder = out / spec_id
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        files = draw.module_for(results).draw(results, folder)
+        files = contents.drawn(results, folder)
     except ResultsError as error:
         raise archive.refused(error) from None
+    except ArchiveError as error:
+        raise ArchiveError(*(f"{archive.name}: {line}" for line in error.lines)) from error
     packed = archive.folder / RESULTS / spec_id
     names = {path.name for path in files}
     names |= {path.name for path in packed.iterdir()

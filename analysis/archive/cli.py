@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,7 +44,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                       help="where the runs are (default: results)")
     pack.add_argument("--title", default="", help="default: the specs' titles")
     pack.add_argument("--author", action="append", default=[],
-                      metavar="'NAME <https://orcid.org/...>'", help="as often as there are authors")
+                      metavar="'NAME <https://orcid.org/...>'",
+                      help="as often as there are authors")
     pack.add_argument("--licence", default=None, metavar="URL", help="default: Apache-2.0")
     verify = verbs.add_parser("verify", help="check everything, and draw the figures again")
     verify.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE")
@@ -75,7 +77,6 @@ def pack_command(options: argparse.Namespace) -> int:
 
 
 def verify_command(options: argparse.Namespace) -> int:
-    import tempfile
     code = OK
     for name in options.archives:
         try:
@@ -209,28 +210,56 @@ def tell(error: Exception, code: int = BAD_INPUT) -> int:
     return code
 
 
-def _stop(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
+class _Stopped(BaseException):
+    """A signal: folders in the making are removed on the way out."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # so that folders are removed
-        signal.signal(number, _stop)
+    caught: list[int] = []
+
+    def stop(number: int, _: object) -> NoReturn:
+        caught.append(number)
+        raise _Stopped
+
+    before = {number: signal.signal(number, stop)
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except BaseException:  # a library may turn _Stopped into another exception
+        if not caught:
+            raise
+        return 128 + caught[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(arguments: list[str]) -> int:
     commands = {"pack": pack_command, "verify": verify_command, "unpack": unpack_command,
                 "diff": diff_command, "list": list_command}
+    options = argparse.Namespace()
     try:
-        options = parse(sys.argv[1:] if arguments is None else arguments)
+        options = parse(arguments)
         code = commands[options.verb](options)
         sys.stdout.flush()
         return code
     except (ArchiveError, ResultsError) as error:
         return tell(error)
     except ModuleNotFoundError as error:
-        return tell(ArchiveError(f"the Python module {error.name} is missing: run .ci/setup --only-python"))
+        return tell(ArchiveError(f"the Python module {error.name} is missing: run .ci/setup "
+                                 "--only-python"))
     except OSError as error:
-        if error.filename is None and sys.stdout.closed is False and isinstance(
-                error, BrokenPipeError):
+        if not _stdout_takes_what_it_has():
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # not tried again at exit
-            return tell(ArchiveError("stdout cannot be written: Broken pipe"), FAILED)
-        where = f"{error.filename}: " if error.filename else ""
-        return tell(ArchiveError(f"{where}{error.strerror or error}"), FAILED)
+            return tell(ArchiveError(f"stdout cannot be written: {error.strerror}"), FAILED)
+        where = error.filename or getattr(options, "out", None) or "a temporary folder"
+        return tell(ArchiveError(f"{where}: cannot be read or written: "
+                                 f"{error.strerror or error}"), FAILED)
+
+
+def _stdout_takes_what_it_has() -> bool:
+    try:
+        sys.stdout.flush()
+        return True
+    except OSError:
+        return False

@@ -12,16 +12,18 @@ from typing import Any, Iterator
 
 import h5py
 
+from analysis import draw
 from analysis.archive import crate
 from analysis.archive.layout import (
     CRATE, FACTS, FORMAT, MANIFEST, RESULTS, SCHEMA, SETTINGS, SPECS, ArchiveError, files_in,
-    json_text, name_problem, quoted)
-from analysis.errors import ResultsError
+    json_text, quoted)
+from analysis.errors import EXPERIMENTS, ResultsError
 from analysis.point import Point, as_text, open_h5
 from analysis.results import Results
 
 RESULT_SCHEMA = 1  # of collected.h5 and the points: kResultSchema in engine/record/point_file.h
 ANALYSIS = Path(__file__).resolve().parents[1]
+NOT_DRAWING = ("analysis/archive/", "analysis/pack.py")
 LIBRARIES = ("numpy", "scipy", "h5py", "matplotlib")
 # deflate, the filter that points use, makes at most this many bytes out of one.
 INFLATED_MAX = 1032
@@ -40,14 +42,27 @@ def spec_ids(folder: Path) -> list[str]:
 
 
 def drawn_with() -> dict[str, str]:
-    """What decides how pictures look: the drawing code's digest and its libraries."""
+    """What decides how pictures look: the drawing code's digest, with the published values that
+    it draws, and its libraries."""
     sha = hashlib.sha256()
-    for path in sorted(ANALYSIS.rglob("*")):
-        name = path.relative_to(ANALYSIS).as_posix()
-        if path.suffix in (".py", ".csv") and not name.startswith(("archive/", "pack")):
+    for path in [*sorted(ANALYSIS.rglob("*")), *EXPERIMENTS.glob("claims.yaml")]:
+        name = path.relative_to(ANALYSIS.parent).as_posix()
+        if path.suffix in (".py", ".csv", ".yaml") and not name.startswith(NOT_DRAWING):
             sha.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return {"analysis": sha.hexdigest()[:16], "python": platform.python_version(),
             "machine": platform.machine(), **{name: version(name) for name in LIBRARIES}}
+
+
+def drawn(results: Results, out: Path) -> list[Path]:
+    """Draws one spec's figure into `out`; raises ResultsError, and ArchiveError where columns that
+    nobody vouches for are not what the drawing code expects."""
+    try:
+        return draw.module_for(results).draw(results, out)
+    except (ResultsError, OSError):
+        raise
+    except Exception as error:
+        raise ArchiveError(f"{results.spec_id}: cannot be drawn: {type(error).__name__}: "
+                           f"{error}") from error
 
 
 def _json_of(point: Point, name: str) -> Any:
@@ -132,32 +147,42 @@ def check_h5(path: Path, name: str, archive: Path, may_link: bool) -> None:
     def refuse(what: str) -> ArchiveError:
         return ArchiveError(f"{archive}: {quoted(name)} {what}")
 
-    def visit(item: str, link: object) -> None:
-        if isinstance(link, h5py.ExternalLink):
-            key = item.removeprefix("points/")
-            if not may_link or item != f"points/{key}" or link.path != "/" or \
-                    link.filename != f"points/{key}.h5" or name_problem(key) or "/" in key:
-                raise refuse(f"links to another file: {quoted(link.filename)}")
-        elif isinstance(link, h5py.SoftLink):
-            raise refuse(f"has a link inside: {quoted(item)}")
-        elif isinstance(dataset := file[item], h5py.Dataset):
-            if dataset.is_virtual or dataset.external:
-                raise refuse(f"reads another file: /{item}")
-            stored = dataset.id.get_storage_size()
-            if dataset.nbytes > max(UNSTORED_BYTES_MAX, stored * INFLATED_MAX):
-                raise refuse(f"unpacks to more than it holds: /{item} to {dataset.nbytes} bytes")
-
     try:
         with open_h5(path, "") as file:
             schema = file.attrs.get("schema", 1)
             if schema > RESULT_SCHEMA:
                 raise refuse(f"has result schema {schema}, this servelab reads up to "
                              f"{RESULT_SCHEMA}; use a newer servelab")
-            file.visititems_links(visit)
+            links: list[tuple[str, object]] = []
+            file.visititems_links(lambda item, link: links.append((item, link)))
+            for item, link in links:
+                reason = _link_problem(file, item, link, may_link)
+                if reason:
+                    raise refuse(reason)
     except ResultsError as error:
         raise refuse(error.what) from None
     except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise refuse(f"is not readable: {error}") from None
+
+
+def _link_problem(file: h5py.File, item: str, link: object, may_link: bool) -> str:
+    """Why a result may not hold this link or dataset; empty when it may."""
+    if isinstance(link, h5py.ExternalLink):
+        key = item.removeprefix("points/")
+        own = (item, link.filename, link.path) == (f"points/{key}", f"points/{key}.h5", "/")
+        if may_link and own and re.fullmatch(r"\w+", key):
+            return ""
+        return f"links to another file: {quoted(link.filename)}"
+    if isinstance(link, h5py.SoftLink):
+        return f"has a link inside: {quoted(item)}"
+    dataset = file[item]
+    if not isinstance(dataset, h5py.Dataset):
+        return ""
+    if dataset.is_virtual or dataset.external:
+        return f"reads another file: {quoted(item)}"
+    if dataset.nbytes > max(UNSTORED_BYTES_MAX, dataset.id.get_storage_size() * INFLATED_MAX):
+        return f"unpacks to more than it holds: {quoted(item)} to {dataset.nbytes} bytes"
+    return ""
 
 
 def check_columns(results: Results, name: str, archive: Path) -> None:

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Iterator
 
-from analysis import draw
 from analysis.archive import container, contents
 from analysis.archive.layout import (
     CLAIMS, RESULTS, ArchiveError, files_in, name_problem, quoted, write_manifest, write_new)
@@ -66,7 +65,7 @@ def _add(spec_id: str, root: Path, folder: Path) -> str:
             contents.check_h5(source, f"{spec_id}/{file}", root, may_link=False)
         (at / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, at / file)
-    draw.module_for(results).draw(results, at)
+    contents.drawn(results, at)
     return results.attributes.get("title", "") or spec_id
 
 
