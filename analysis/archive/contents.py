@@ -1,5 +1,6 @@
 """What an archive says about its results. All of it is derived from collected.h5, the points and
-the pictures, so that packing twice gives the same bytes and `verify` can derive it again."""
+the pictures, so that packing twice gives the same bytes and `verify` can derive it again: whoever
+changes what is derived gives it a new layout.SCHEMA, and keeps the old one readable."""
 from __future__ import annotations
 
 import hashlib
