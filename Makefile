@@ -88,10 +88,11 @@ figures: python
 figures/%: python force
 	$(draw_archive) --only '$*'
 else
-figures: build setup  ## run every experiment (only what changed) and draw; FROM=archive: only draw
+figures: build setup  ## run every experiment (only what changed), draw, judge; FROM=archive: draw it
 	@[ -n '$(SPECS)' ] || { echo 'figures: no specs under experiments/<paper>/' >&2; exit 1; }
 	$(SERVELAB) run $(SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(SPECS))
+	$(PYTHON) -m analysis.verdicts
 
 #! figures/<paper>/<fig>  ## run and draw one, such as figures/dlora/fig10
 figures/%: build setup force

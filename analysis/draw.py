@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from analysis.claim_file import ClaimsError
 from analysis.errors import ResultsError, shown
 from analysis.results import Results
 
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     for spec_id in options.spec_ids:
         try:
             written += draw(spec_id, options.results)
-        except ResultsError as error:
+        except (ResultsError, ClaimsError) as error:
             failures.append(str(error))
     try:
         for path in written:

@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
@@ -15,6 +16,7 @@ import yaml
 
 from analysis import stats
 from analysis.errors import ResultsError, command_for
+from analysis.metrics import DERIVED
 from analysis.point import Point, as_text, open_h5
 
 REQUIRED = ("technique", "seed", "status", "key")
@@ -50,6 +52,7 @@ class Results:
         root = path.parents[len(Path(self.spec_id).parts)] if self.spec_id else path.parent
         self.remedy = f"run: {command_for(self.spec_id, root, attributes.get('spec_path', ''))}"
         self._points: dict[str, Point] = {}
+        self._derived: dict[str, np.ndarray] = {}
 
     @classmethod
     def load(cls, spec_id: str, root: Path = Path("results")) -> "Results":
@@ -128,11 +131,37 @@ class Results:
                          f"the spec sweeps {known}")
 
     def metric(self, name: str) -> np.ndarray:
-        """The summary metric of every point, as float; NaN where a point has none."""
+        """A metric of every point, as float: of its summary, or derived (analysis/metrics.py); NaN
+        where a point has none."""
         column = f"summary.{name}"
-        if column not in self.columns:
+        if column in self.columns:
+            return self.columns[column].astype(float)
+        if name not in DERIVED:
             raise self.error(f"has no metric {column}")
-        return self.columns[column].astype(float)
+        if name not in self._derived:
+            self._derived[name] = DERIVED[name](self)
+        return self._derived[name]
+
+    def select(self, **settings: Any) -> "Results":
+        """The points with these values of swept settings, such as select(trace="maf2"). Truth
+        values and lists are compared as the text that a column holds, such as "true" or "[8]"."""
+        return self.subset(self.mask(settings))
+
+    def mask(self, settings: dict[str, Any]) -> np.ndarray:
+        """Which points have these values of swept settings, as a mask over the columns."""
+        keep = np.ones(len(self.columns["key"]), dtype=bool)
+        for name, value in settings.items():
+            if isinstance(value, (bool, list)):
+                value = json.dumps(value, separators=(",", ":"))
+            keep &= self.columns[self.sweep(name)] == value
+        return keep
+
+    def subset(self, keep: np.ndarray) -> "Results":
+        """The points that a mask over the columns keeps, in the same order."""
+        columns = {name: values[keep] for name, values in self.columns.items()}
+        chosen = Results(self.path, self.attributes, columns)
+        chosen._points = self._points
+        return chosen
 
     def rows(self, technique: str, **settings: Any) -> dict[str, np.ndarray]:
         """The columns of one technique's points, restricted to column=value settings."""

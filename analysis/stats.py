@@ -47,6 +47,16 @@ def mean_ci(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate
     return Estimate(mean, mean - half, mean + half, int(data.size))
 
 
+def geometric_ci(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Geometric mean with the t interval of the logarithms: for ratios that span orders of
+    magnitude. NaN where a value is not positive."""
+    data = np.asarray(values, dtype=float)
+    if data.size == 0 or data.min() <= 0:
+        return Estimate(math.nan, math.nan, math.nan, int(data.size))
+    found = mean_ci(np.log(data), confidence)
+    return Estimate(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.n)
+
+
 def difference_ci(a: Sequence[float], b: Sequence[float],
                   confidence: float = CONFIDENCE) -> Estimate:
     """Mean of the paired differences a - b with its t interval."""

@@ -59,6 +59,9 @@ LOOKS = {
     "vllm-uniform": Look("vLLM", BLACK, "X", ":", "--"),
     "peft": Look("PEFT", SKY, "P", (0, (3, 1, 1, 1, 1, 1)), "oo"),
     "caraserve": Look("CaraServe", VERMILION, "h", "-", "**"),
+    "rr": Look("RR", BLUE, "v", ":", "\\\\"),
+    "proactive": Look("Proactive", GREEN, "s", "--", "//"),
+    "optimum": Look("Optimum: one type, merged", "#9a9a9a", "_", "--"),
     "muxserve": Look("MuxServe", VERMILION, "p", "-", "OO"),
     "infinilora": Look("InfiniLoRA", VERMILION, ">", "-", "||"),
 }
@@ -114,6 +117,20 @@ def published_handle(label: str = "published (artifact)") -> plt.Line2D:
     """A legend entry for everything that draw_published draws."""
     return plt.Line2D([], [], color="#b0b0b0", marker="o", markerfacecolor="white",
                       markeredgecolor=GREY, linewidth=0.7, markersize=4, label=label)
+
+
+def limit_line(axes: Axes, value: float, label: str) -> plt.Line2D:
+    """A thin grey line across at a latency limit; returns its legend entry."""
+    return axes.axhline(value, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1,
+                        label=label)
+
+
+def log_axes(axes: Axes) -> None:
+    """Logarithmic in both directions, plain numbers at the ticks."""
+    axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
 
 
 def category_axis(axes: Axes, values: list, label: str) -> None:

@@ -14,6 +14,7 @@ std::size_t load_of(const ReplicaView& replica) {
 
 class RoundRobin final : public ClusterPolicy {
  public:
+  std::string summary() const override { return "each replica in turn"; }
   ReplicaId route(const RoutedRequest& /*request*/, const ClusterView& view) override {
     return static_cast<ReplicaId>(next_++ % view.replicas().size());
   }
@@ -25,6 +26,7 @@ class RoundRobin final : public ClusterPolicy {
 // Fewest unfinished requests; the lowest id among equals.
 class LeastLoaded final : public ClusterPolicy {
  public:
+  std::string summary() const override { return "the replica with the fewest unfinished requests"; }
   ReplicaId route(const RoutedRequest& /*request*/, const ClusterView& view) override {
     const auto best = std::min_element(
         view.replicas().begin(), view.replicas().end(),
@@ -36,6 +38,9 @@ class LeastLoaded final : public ClusterPolicy {
 // A static split: each adapter belongs to one replica, adapters dealt out evenly in id order.
 class ByAdapter final : public ClusterPolicy {
  public:
+  std::string summary() const override {
+    return "a static split: each adapter belongs to one replica";
+  }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
     const std::size_t replicas = view.replicas().size();
     if (request.adapter == kBaseModel) return static_cast<ReplicaId>(index(request.id) % replicas);
@@ -47,6 +52,9 @@ class ByAdapter final : public ClusterPolicy {
 // loaded replicas drain; the least loaded when none has.
 class FullestFit final : public ClusterPolicy {
  public:
+  std::string summary() const override {
+    return "the fullest replica with room for the prompt (Punica 5)";
+  }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
     const ReplicaView* best = nullptr;
     const ReplicaView* emptiest = view.replicas().front();

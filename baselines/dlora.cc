@@ -70,7 +70,10 @@ class DloraPolicy final : public ReplicaPolicy {
     oldest_requests(view, max_batch, &fcfs_);
     if (fcfs_.empty()) return false;
     choose(view, max_batch);
-    if (fill(view, out)) return true;
+    if (fill(view, out)) {
+      prefetch(view, out);
+      return true;
+    }
     // The chosen batch found no memory: first-come order always makes progress.
     to_unmerged();
     batch_ = fcfs_;
@@ -84,28 +87,10 @@ class DloraPolicy final : public ReplicaPolicy {
 
  private:
   void start(const ReplicaView& view) {
-    if (beta_ == 0) beta_ = std::min(speed_rate(view), alpha_);
+    if (beta_ == 0) beta_ = std::min(merged_speed_ratio(view, kernel_), alpha_);
     const auto n = static_cast<double>(view.adapter_table().size());
     const double unit = params_.starve_credit;
     credits_.open(view.adapter_table().size(), {unit * (n - 1), unit * n, unit * (n - 0.5)});
-  }
-
-  // Merged over unmerged time of a full decode step, every request with its own adapter.
-  double speed_rate(const ReplicaView& view) const {
-    constexpr int kContext = 256;  // tokens; the ratio hardly depends on it
-    BatchShape shape;
-    int max_rank = 0;
-    for (const Adapter& adapter : view.adapter_table()) max_rank = std::max(max_rank, adapter.rank);
-    for (int i = 0; i < view.limits().max_batch; ++i) {
-      shape.add_slice(1, kContext, true);
-      shape.add_lora_rows(1, kContext, max_rank);
-      if (static_cast<std::size_t>(i) < view.adapter_table().size()) {
-        shape.add_lora_adapter(max_rank);
-      }
-    }
-    const CostModel& cost = view.cost();
-    return static_cast<double>(cost.step(shape, Exec::kMerged, kernel_).total()) /
-           static_cast<double>(cost.step(shape, Exec::kUnmerged, kernel_).total());
   }
 
   // Algorithms 3 and 1: fills batch_, merged_ and target_.
@@ -227,6 +212,24 @@ class DloraPolicy final : public ReplicaPolicy {
     return add_batch(view, batch_, &builder_) > 0;
   }
 
+  // Adapters of the requests that come next load while this step runs (4.3), into memory that is
+  // free; what the batch may grow into is left to it.
+  void prefetch(const ReplicaView& view, StepPlan* out) const {
+    std::int64_t free_blocks = builder_.free_blocks() - view.limits().max_batch;
+    std::size_t ahead = static_cast<std::size_t>(view.limits().max_batch);
+    for (const RequestId id : view.waiting()) {
+      if (ahead-- == 0) break;
+      const AdapterId adapter = view.request(id).adapter();
+      if (adapter == kBaseModel || view.adapters().residency(adapter) != Residency::kAbsent ||
+          std::find(out->load.begin(), out->load.end(), adapter) != out->load.end()) {
+        continue;
+      }
+      free_blocks -= view.adapters().blocks_of(adapter);
+      if (free_blocks < 0 || builder_.evicted(adapter)) break;
+      out->load.push_back(adapter);
+    }
+  }
+
   DloraParams params_;
   LoraKernel kernel_;
   bool merged_ = false;  // the paper's S.state
@@ -250,14 +253,20 @@ class DloraPolicy final : public ReplicaPolicy {
 class DloraTechnique final : public Technique {
  public:
   std::string summary() const override {
-    return "switches between merged and unmerged by adaptive thresholds, with credits";
+    return "merged or unmerged by adaptive thresholds, with credits; balances replicas by "
+           "migration";
   }
-  std::string paper() const override { return "dLoRA (OSDI '24) 4, A.1: Algorithms 1-3"; }
+  std::string paper() const override { return "dLoRA (OSDI '24) 4, 5, A.1: Algorithms 1-3"; }
   Capabilities capabilities() const override { return {.mixed_batches = true, .merges = true}; }
   void fields(ParamFields& f) override { params_.fields(f); }
+  // Adapters and requests share the device's memory, and either grows as the workload wants (4.3).
+  void configure(EngineSettings* engine) const override {
+    engine->adapter_memory = AdapterMemory::kUnified;
+  }
   std::unique_ptr<ReplicaPolicy> replica_policy() const override {
     return std::make_unique<DloraPolicy>(params_);
   }
+  std::string default_cluster_policy() const override { return "dlora"; }
 
  private:
   DloraParams params_;

@@ -221,6 +221,7 @@ class DloraArtifactTechnique final : public Technique {
   std::unique_ptr<ReplicaPolicy> replica_policy() const override {
     return std::make_unique<DloraArtifactPolicy>(params_);
   }
+  std::string default_cluster_policy() const override { return "dlora-artifact"; }
 
  private:
   ArtifactParams params_;

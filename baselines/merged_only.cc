@@ -13,7 +13,8 @@ class MergedOnlyTechnique final : public Technique {
   std::string paper() const override { return "dLoRA (OSDI '24) 7.3"; }
   Capabilities capabilities() const override { return {.merges = true}; }
   std::unique_ptr<ReplicaPolicy> replica_policy() const override {
-    return std::make_unique<OldestAdapterPolicy>(PreemptMode::kSwap);
+    return std::make_unique<OldestAdapterPolicy>(
+        OldestAdapterPolicy::Options{.preempt_mode = PreemptMode::kSwap});
   }
 };
 

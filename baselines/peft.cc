@@ -2,9 +2,11 @@
 // it, batching is continuous within the adapter and KV is paged. The current adapter is kept while
 // it has requests running; it takes in new ones of its own until `switch_after` requests of others
 // wait (30 in S-LoRA's PEFT queue; 0 is strict FCFS), then drains and gives way to the oldest.
+#include <string>
 #include <vector>
 
 #include "baselines/shared/batches.h"
+#include "baselines/shared/oldest_adapter_policy.h"
 #include "baselines/shared/step_builder.h"
 #include "engine/serve/policy.h"
 
@@ -58,8 +60,13 @@ class PeftTechnique final : public Technique {
     f.add("merge", &merge_, "fold the adapter into the weights (else compute it beside them)");
     f.add("switch_after", &switch_after_, "others' waiting requests that close the batch")
         .range(0, 1e9);
+    add_batch_field(f, &batch_);
   }
   std::unique_ptr<ReplicaPolicy> replica_policy() const override {
+    if (batch_ == "prefix") {
+      return std::make_unique<OldestAdapterPolicy>(
+          OldestAdapterPolicy::Options{.merge = merge_, .prefix = true});
+    }
     return std::make_unique<PeftPolicy>(merge_, switch_after_);
   }
   std::string default_cluster_policy() const override { return "by-adapter"; }
@@ -67,6 +74,7 @@ class PeftTechnique final : public Technique {
  private:
   bool merge_ = true;
   int switch_after_ = 30;
+  std::string batch_ = "adapter";
 };
 
 }  // namespace servelab

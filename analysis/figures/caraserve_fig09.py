@@ -8,11 +8,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis import style
+from analysis import published, style
 from analysis.figures import _parts
 from analysis.results import Results
 
-PUBLISHED_R2 = 0.96
+PUBLISHED_R2 = published.claim("caraserve/fig09-bgmv")
 COLORS = {"bgmv": style.BLUE, "mbgmv": style.VERMILION}
 
 
@@ -26,6 +26,13 @@ def line_of(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     """Slope, start and R2 of the least-squares line."""
     slope, start = np.polyfit(x, y, 1)
     return float(slope), float(start), float(1 - np.var(y - slope * x - start) / np.var(y))
+
+
+def claim_value(results: Results, kernel: str) -> float:
+    """R2 of a kernel's model of the whole decode step."""
+    own = np.flatnonzero(results.columns["technique"] == kernel)
+    work = np.array([work_of(results, index, kernel) for index in own])
+    return line_of(work, results.metric("itl_p50_s")[own])[2]
 
 
 def draw(results: Results, out: Path) -> list[Path]:

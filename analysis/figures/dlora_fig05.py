@@ -67,7 +67,7 @@ def draw(results: Results, out: Path) -> list[Path]:
     times.set_xticks(range(len(x)), [style.plain(value) for value in x])
     times.set_ylabel("time per iteration (ms)")
     low, high = published_share_percent()
-    paper = published.value(FIGURE, "bax_over_wx_percent", "unmerged-only")
+    paper = published.claim("dlora/fig05-share")
     band = share.axhspan(low, high, color="#e4e4e4", zorder=1,
                          label=f"published (artifact, one operator): {low:.1f} to {high:.1f} %")
     line = share.axhline(paper, color=style.GREY, linewidth=0.9, linestyle="--", zorder=2,

@@ -8,12 +8,11 @@ import matplotlib.pyplot as plt
 from analysis import claims, published, style
 from analysis.results import Results
 
-FIGURE = "dlora/fig14"
 METRIC = "latency_per_token_mean_s"
 PANELS = [("slora", "dlora", "(a) batch limit 16"),
           ("slora (batch 256)", "dlora (batch 256)", "(b) batch limit 256")]
 CLAIMS = [claims.FactorClaim(f"mean {baseline} / dlora", METRIC, baseline, ours,
-                             published.max_factor(FIGURE, METRIC, "slora"))
+                             published.claim("dlora/fig14-slora"))
           for baseline, ours, _ in PANELS]
 
 

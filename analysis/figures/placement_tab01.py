@@ -53,6 +53,13 @@ def rows_of(results: Results) -> list[list[str]]:
     return rows
 
 
+def claim_value(results: Results, metric: str) -> float:
+    """The fitted twin's SMAPE of a metric, the larger of those with original and mean lengths."""
+    pairs = [pair for pair in _twin.pairs(results) if pair.model == "fitted"]
+    return max(_twin.mean_error(results, metric, [pair for pair in pairs if pair.lengths == lengths])
+               for lengths in {pair.lengths for pair in pairs})
+
+
 def scatter(axes: plt.Axes, results: Results, metric: str, scale: float) -> None:
     """Twin over engine, one mark a point, on the diagonal where they agree."""
     values = results.metric(_twin.METRICS[metric]) * scale

@@ -1,7 +1,7 @@
 """Published values of the papers, one CSV per paper: figure, metric, technique, x, y, source.
 
 x is empty where a value does not belong to a sweep position; y is in the unit of the metric's name.
-Metric "max_factor:<metric>" is the paper's "up to": that technique over the paper's own system.
+What a paper claims in a sentence is in experiments/claims.yaml instead.
 """
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import functools
 from pathlib import Path
 
 import numpy as np
+
+from analysis.claim_file import Claim, load_claims
 
 Row = dict[str, str]
 
@@ -41,6 +43,11 @@ def value(spec_id: str, metric: str, technique: str) -> float:
     return float(rows[0]["y"])
 
 
-def max_factor(spec_id: str, metric: str, technique: str) -> float:
-    """The paper's "up to" factor of a technique's metric over the paper's own system."""
-    return value(spec_id, f"max_factor:{metric}", technique)
+@functools.cache
+def _claims() -> dict[str, Claim]:
+    return load_claims()
+
+
+def claim(name: str) -> float:
+    """The number of a claim in experiments/claims.yaml, such as "dlora/fig14-slora"."""
+    return _claims()[name].published

@@ -32,7 +32,8 @@ int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, Step
   for (const RequestId id : batch) {
     if (builder->full()) break;
     if (builder->preempted(id)) continue;
-    if (!builder->acquire(view.request(id).adapter())) continue;
+    const RequestId head = added == 0 ? id : kNoRequest;
+    if (!builder->acquire(view.request(id).adapter(), head)) continue;
     if (builder->add_or_yield(id)) {
       ++added;
     } else if (!builder->preempted(id)) {
@@ -40,6 +41,21 @@ int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, Step
     }
   }
   return added;
+}
+
+double merged_speed_ratio(const ReplicaView& view, LoraKernel kernel) {
+  constexpr int kContext = 256;  // tokens; the ratio hardly depends on it
+  BatchShape shape;
+  int max_rank = 0;
+  for (const Adapter& adapter : view.adapter_table()) max_rank = std::max(max_rank, adapter.rank);
+  for (int i = 0; i < view.limits().max_batch; ++i) {
+    shape.add_slice(1, kContext, true);
+    shape.add_lora_rows(1, kContext, max_rank);
+    if (static_cast<std::size_t>(i) < view.adapter_table().size()) shape.add_lora_adapter(max_rank);
+  }
+  const CostModel& cost = view.cost();
+  return static_cast<double>(cost.step(shape, Exec::kMerged, kernel).total()) /
+         static_cast<double>(cost.step(shape, Exec::kUnmerged, kernel).total());
 }
 
 BatchShape BatchShaper::shape_of(const ReplicaView& view, const std::vector<RequestId>& batch) {

@@ -31,6 +31,10 @@ class BatchShaper {
   std::vector<AdapterId> seen_;  // reused
 };
 
+// Merged over unmerged time of a full decode step of a replica, every request with an adapter of
+// its own (as far as there are that many) of the largest rank.
+double merged_speed_ratio(const ReplicaView& view, LoraKernel kernel);
+
 }  // namespace servelab
 
 #endif  // SERVELAB_BASELINES_SHARED_BATCHES_H_

@@ -2,6 +2,8 @@
 #ifndef SERVELAB_BASELINES_SHARED_OLDEST_ADAPTER_POLICY_H_
 #define SERVELAB_BASELINES_SHARED_OLDEST_ADAPTER_POLICY_H_
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "baselines/shared/batches.h"
@@ -12,23 +14,50 @@ namespace servelab {
 
 class OldestAdapterPolicy final : public ReplicaPolicy {
  public:
-  explicit OldestAdapterPolicy(PreemptMode mode)
-      : builder_(StepBuilder::Options{.preempt_mode = mode, .evict_paused = true}) {}
+  struct Options {
+    PreemptMode preempt_mode = PreemptMode::kRecompute;
+    bool merge = true;  // else LoRA is computed beside the weights
+    // The batch is what stands before the first request of another adapter in the queue, and not
+    // every request of the oldest one's adapter.
+    bool prefix = false;
+  };
+  explicit OldestAdapterPolicy(const Options& options)
+      : options_(options),
+        builder_(StepBuilder::Options{.preempt_mode = options.preempt_mode, .evict_paused = true}) {
+  }
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
-    oldest_requests(view, 1, &batch_);
+    oldest_requests(view, options_.prefix ? view.limits().max_batch : 1, &batch_);
     if (batch_.empty()) return false;
-    out->exec = Exec::kMerged;
-    out->merged = view.request(batch_.front()).adapter();
+    const AdapterId adapter = view.request(batch_.front()).adapter();
+    out->exec = options_.merge ? Exec::kMerged : Exec::kUnmerged;
+    out->merged = options_.merge ? adapter : kBaseModel;
+    out->kernel = LoraKernel::kSgmv;  // one segment: a plain LoRA product
     builder_.begin(view, out);
-    oldest_of_adapter(view, out->merged, view.limits().max_batch, &batch_);
+    if (options_.prefix) {
+      batch_.erase(
+          std::find_if(batch_.begin(), batch_.end(),
+                       [&](RequestId id) { return view.request(id).adapter() != adapter; }),
+          batch_.end());
+    } else {
+      oldest_of_adapter(view, adapter, view.limits().max_batch, &batch_);
+    }
     return add_batch(view, batch_, &builder_) > 0;
   }
 
  private:
+  Options options_;
   StepBuilder builder_;
   std::vector<RequestId> batch_;  // reused
 };
+
+// The `batch` parameter of techniques that serve one adapter per step.
+inline void add_batch_field(ParamFields& f, std::string* batch) {
+  f.add("batch", batch,
+        "whom a step serves: every request of the oldest one's adapter, or the prefix of the queue "
+        "before the first request of another adapter, as dLoRA's artifact runs its baselines")
+      .one_of({"adapter", "prefix"});
+}
 
 }  // namespace servelab
 

@@ -39,7 +39,7 @@ bool StepBuilder::uses(AdapterId id) const {
   });
 }
 
-bool StepBuilder::acquire(AdapterId id) {
+bool StepBuilder::acquire(AdapterId id, RequestId for_request) {
   acquired_ = id;
   if (id == kBaseModel) return true;
   const AdapterPool& pool = view_->adapters();
@@ -53,9 +53,7 @@ bool StepBuilder::acquire(AdapterId id) {
     --free_slots_;
   } else {
     const std::int64_t blocks = pool.blocks_of(id);
-    while (free_blocks_ < blocks) {
-      if (!evict_one()) return false;
-    }
+    if (!make_room(blocks, for_request)) return false;
     free_blocks_ -= blocks;
   }
   plan_->load.push_back(id);

@@ -35,8 +35,10 @@ class StepBuilder {
   std::int64_t free_blocks() const { return free_blocks_; }
 
   // Makes sure that `id` is on the device when the step runs: resident, loading, or loaded by this
-  // plan, evicting the least recently used idle adapters. False when there is no room.
-  bool acquire(AdapterId id);
+  // plan, evicting the least recently used idle adapters. Where adapters share the KV cache's
+  // blocks and `for_request` is given, later arrivals than it give way too. False when there is no
+  // room.
+  bool acquire(AdapterId id, RequestId for_request = kNoRequest);
 
   // Adds a slice with the request's pending tokens. Preempts later arrivals that are not in this
   // step when blocks run out.

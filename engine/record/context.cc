@@ -53,7 +53,7 @@ const char* optimisation() {
 
 std::string version_text() { return "0.1.0"; }
 
-std::string context_json(double wall_s, const std::string& device) {
+std::string context_json(double wall_s, double decisions_wall_s, const std::string& device) {
   utsname system{};
   uname(&system);
   nlohmann::json json;
@@ -68,6 +68,7 @@ std::string context_json(double wall_s, const std::string& device) {
   if (!device.empty()) json["device"] = device;
   json["written"] = utc_now();
   json["wall_s"] = wall_s;
+  json["decisions_wall_s"] = decisions_wall_s;
   return json.dump();
 }
 

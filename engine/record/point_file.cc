@@ -77,13 +77,16 @@ void write_events(Hdf5Writer* out, const RunRecord& record) {
                          [&](std::size_t i) { return e[i].code; });
   c.column<std::int32_t>("replica", {"1", "replica index, -1 for none"},
                          [&](std::size_t i) { return or_minus_one(e[i].replica); });
-  c.column<std::int64_t>("subject", {"1", "adapter or request index, by code; -1 for none"},
-                         [&](std::size_t i) { return e[i].subject; });
+  c.column<std::int64_t>(
+      "subject",
+      {"1", "adapter or request index, by code; rebalance: requests to migrate; -1 for none"},
+      [&](std::size_t i) { return e[i].subject; });
   c.column<std::int64_t>("time", {"ns", "when it happened"},
                          [&](std::size_t i) { return e[i].at; });
-  c.column<double>("value",
-                   {"by code", "load: seconds; preempt: tokens of context; migrate: destination"},
-                   [&](std::size_t i) { return e[i].value; });
+  c.column<double>(
+      "value",
+      {"by code", "load, rebalance: seconds; preempt: tokens of context; migrate: destination"},
+      [&](std::size_t i) { return e[i].value; });
 }
 
 // A gauge of several replicas becomes one set of columns, replica after replica.
@@ -128,7 +131,9 @@ void write_replicas(Hdf5Writer* out, const RunRecord& record) {
   count("busy", "ns", "sum of step durations", &T::busy);
   count("collective", "ns", "time in tensor-parallel collectives", &T::collective);
   count("dense", "ns", "time in the base model's dense layers", &T::dense);
+  count("device_bytes", "bytes", "device memory that the engine may use", &T::device_bytes);
   count("host", "ns", "CPU work per step that the device waits for", &T::host);
+  count("kv_block_bytes", "bytes", "one block of the pool", &T::kv_block_bytes);
   count("kv_blocks_peak", "blocks", "most KV blocks in use", &T::kv_blocks_peak);
   count("kv_blocks_total", "blocks", "KV blocks of the replica", &T::kv_blocks_total);
   count("load_wait", "ns", "steps held back by an adapter that was loading", &T::load_wait);
@@ -142,6 +147,7 @@ void write_replicas(Hdf5Writer* out, const RunRecord& record) {
   count("swap", "ns", "time moving KV to or from host memory", &T::swap);
   count("switches", "1", "changes of what is merged into the weights", &T::switches);
   count("switching", "ns", "time merging and unmerging", &T::switching);
+  count("weight_bytes", "bytes", "the base model", &T::weight_bytes);
 }
 
 // What a replay needs: see RunRecord::delivered.
@@ -179,6 +185,8 @@ void write_requests(Hdf5Writer* out, const Workload& workload, const RunRecord& 
   stamp("last_token", "last output token", &R::last_token);
   stamp("load_end", "its adapter's load ended", &R::load_end);
   stamp("load_start", "its adapter began to load because of it", &R::load_start);
+  c.column<std::uint16_t>("migrations", {"1", "times it left a replica for another"},
+                          [&](std::size_t i) { return r[i].migrations; });
   c.column<std::int32_t>("output_tokens", {"tokens", "output tokens produced"},
                          [&](std::size_t i) { return r[i].generated; });
   c.column<std::uint16_t>("preemptions", {"1", "times it was preempted"},

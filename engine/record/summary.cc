@@ -180,6 +180,10 @@ Summary summarize(const Workload& workload, const RunRecord& record) {
   out.add("total_tokens_per_s", ratio(static_cast<double>(s.produced + s.prefilled), duration));
   out.count("preemptions", s.preemptions);
   add_replica_times(record, &out);
+  out.count("rebalances", record.cluster.rebalances);
+  out.count("solver_failures", record.cluster.failures);
+  out.add("solver_time_s", to_seconds(record.cluster.decision_time));
+  out.count("migrations", record.cluster.migrations);
   return out.take();
 }
 

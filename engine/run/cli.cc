@@ -198,8 +198,8 @@ int check_command(const Arguments& arguments) {
         const Spec spec = load_spec(path, arguments.experiments, form);
         check_spec(spec, data, true);
         fmt::print("{}: ok, points: {} (sweep positions: {}, techniques: {}, seeds: {})\n", spec.id,
-                   spec.positions.size() * spec.techniques.size() * spec.seeds.size(),
-                   spec.positions.size(), spec.techniques.size(), spec.seeds.size());
+                   spec.point_count(), spec.positions.size(), spec.techniques.size(),
+                   spec.seeds.size());
         if (!spec.has_quick) break;
       }
     } catch (const SpecError& problem) {

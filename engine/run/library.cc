@@ -95,6 +95,14 @@ std::vector<std::string> Library::spec_ids() const {
   return ids;
 }
 
+std::vector<std::string> Library::claim_ids() const {
+  const fs::path path = fs::path(root_) / "claims.yaml";
+  std::vector<std::string> ids;
+  if (!is_file(path)) return ids;
+  for (const auto& [id, claim] : parse_yaml_file(path.string()).members) ids.push_back(id);
+  return ids;
+}
+
 std::string Library::find_spec(const std::string& path_or_id) const {
   if (is_file(path_or_id)) return path_or_id;
   const fs::path by_id = fs::path(root_) / (path_or_id + ".yaml");

@@ -26,7 +26,8 @@ class Library {
   std::string find(const std::string& kind, const std::string& name, const SourceMark& where) const;
   std::vector<std::string> names(const std::string& kind) const;
 
-  std::vector<std::string> spec_ids() const;  // of every spec in the folder
+  std::vector<std::string> spec_ids() const;   // of every spec in the folder
+  std::vector<std::string> claim_ids() const;  // of its claims.yaml; none without that file
 
   // A spec given as a path or as an id such as dlora/fig10. Throws SpecError.
   std::string find_spec(const std::string& path_or_id) const;

@@ -115,6 +115,7 @@ Json technique_schema() {
   properties["label"] = {{"type", "string"}};
   properties["with"] = {{"type", "object"}, {"description", "parameters: servelab show NAME"}};
   properties["route"] = {{"enum", Registry<ClusterPolicy>::instance().names()}};
+  properties["route_with"] = {{"type", "object"}, {"description", "parameters of the route"}};
   ParamFields engine;
   EngineSettings settings;
   settings.fields(engine);
@@ -128,18 +129,6 @@ Json technique_schema() {
   return schema;
 }
 
-Json expect_schema() {
-  Json entry;
-  entry["type"] = "object";
-  entry["additionalProperties"] = false;
-  entry["required"] = Json::array({"claim"});
-  for (const std::string& key : expect_keys()) entry["properties"][key] = Json::object();
-  Json schema;
-  schema["type"] = "array";
-  schema["items"] = entry;
-  return schema;
-}
-
 }  // namespace
 
 std::string list_text(const Library& library) {
@@ -148,7 +137,11 @@ std::string list_text(const Library& library) {
   for (const std::string& name : techniques.names()) {
     text += fmt::format("  {:<16} {}\n", name, techniques.make(name)->summary());
   }
-  text += names_line("cluster policies", Registry<ClusterPolicy>::instance().names());
+  const Registry<ClusterPolicy>& policies = Registry<ClusterPolicy>::instance();
+  text += "cluster policies (`route`):\n";
+  for (const std::string& name : policies.names()) {
+    text += fmt::format("  {:<16} {}\n", name, policies.make(name)->summary());
+  }
   text += names_line("models", library.names("model"));
   text += names_line("hardware", library.names("hardware"));
   text += names_line("workloads", library.names("workload"));
@@ -171,6 +164,11 @@ std::string technique_text(const std::string& name) {
   text += "\nparameters (`with:`)\n";
   for (const ParamField& field : fields.all()) text += field_line(field.name(), field);
   if (fields.all().empty()) text += "  (none)\n";
+  const auto policy = Registry<ClusterPolicy>::instance().make(technique->default_cluster_policy());
+  ParamFields route;
+  policy->fields(route);
+  if (!route.all().empty()) text += "\nparameters of its cluster policy (`route_with:`)\n";
+  for (const ParamField& field : route.all()) text += field_line(field.name(), field);
   EngineSettings before, after;
   technique->configure(&after);
   const ConfigNode old_values = effective_params(&before);
@@ -195,21 +193,18 @@ std::string spec_keys_text() {
       "                `extends: name` inside the map merges it over that file\n"
       "  sweep         dotted paths to lists of values, such as workload.arrivals.rate: [1, 2];\n"
       "                several paths give every combination; `zip:` a list of maps that change\n"
-      "                together; with.<parameter> sets techniques' parameters\n"
-      "  techniques    a list of names, or maps of: technique, label, with, route, engine\n"
+      "                together; with.<parameter> sets techniques' parameters,\n"
+      "                cluster.route_with.<parameter> those of cluster policies. A list of such "
+      "maps\n"
+      "                joins their positions; `techniques:` in one: the labels that run there\n"
+      "  techniques    a list of names, or maps of: technique, label, with, route,\n"
+      "                route_with, engine\n"
       "  seeds         a list of whole numbers, or how many (0, 1, 2, ...); default [0]\n"
       "  figure        the figure to draw it as, such as dlora/fig10, when it is not the spec's "
       "id\n"
       "  quick         what `servelab run --quick` uses instead: dotted paths to values, `sweep`, "
       "`seeds`\n"
-      "  expect        a list of claims, each a map with `claim` and any of: ";
-  std::string keys;
-  for (const std::string& key : expect_keys()) {
-    if (key == "claim") continue;
-    if (!keys.empty()) keys += ", ";
-    keys += key;
-  }
-  text += keys + "\n";
+      "  expect        a list of ids in claims.yaml: what `python -m analysis.verdicts` judges\n";
   ModelConfig model;
   ParamFields model_fields;
   model.fields(model_fields);
@@ -237,15 +232,17 @@ std::string spec_schema_json() {
       root["properties"][path] = schema;
     }
   });
+  root["properties"]["cluster"]["properties"]["route_with"] = {
+      {"type", "object"}, {"description", "parameters for every route that has them"}};
   Json name;
   name["type"] = "string";
   root["properties"]["workload"]["anyOf"] = Json::array({name, workload});
-  root["properties"]["sweep"] = {{"type", "object"}};
+  root["properties"]["sweep"] = {{"type", Json::array({"object", "array"})}};
   root["properties"]["techniques"] = technique_schema();
   root["properties"]["seeds"] = Json::object();
   root["properties"]["figure"] = Json::object();
   root["properties"]["quick"] = {{"type", "object"}};
-  root["properties"]["expect"] = expect_schema();
+  root["properties"]["expect"] = {{"type", "array"}, {"items", {{"type", "string"}}}};
   root["required"].push_back("workload");
   root["required"].push_back("techniques");
   Json schema;

@@ -38,6 +38,10 @@ void bind_section(const ConfigNode& settings, const char* name, T* out) {
   bind_params(section_of(settings, name), name, out);
 }
 
+void bind_cluster(const ConfigNode& settings, ClusterSection* out) {
+  bind_params(section_of(settings, "cluster"), "cluster", out, {"route_with"});
+}
+
 std::string named_file(const SweepPosition& position, const Library& library, const char* key) {
   const ConfigNode* node = position.settings.find(key);
   SL_CHECK(node != nullptr, "load_spec requires it");
@@ -150,13 +154,64 @@ void check_workload(const ConfigNode& workload) {
   }
 }
 
-void choose_route(const ConfigNode& settings, const TechniqueEntry& entry, PointSettings* point) {
-  point->route = entry.route;
-  if (point->route.empty()) point->route = point->cluster.route;
-  if (point->route.empty()) point->route = point->technique->default_cluster_policy();
+// The cluster policy of a technique's entry: its own route, the cluster's, or the technique's.
+std::string route_of(const ConfigNode& settings, const TechniqueEntry& entry) {
+  if (!entry.route.empty()) return entry.route;
+  ClusterSection cluster;
+  bind_cluster(settings, &cluster);
+  if (!cluster.route.empty()) return cluster.route;
+  return Registry<Technique>::instance().make(entry.technique)->default_cluster_policy();
+}
+
+// `cluster.route_with`: parameters for every policy of the spec that has them; one at least must.
+const ConfigNode* shared_route_params(const Spec& spec, const ConfigNode& settings) {
+  const ConfigNode* cluster = settings.find("cluster");
+  const ConfigNode* params = cluster == nullptr ? nullptr : cluster->find("route_with");
+  if (params == nullptr || params->is_null()) return nullptr;
+  if (!params->is_map()) throw SpecError(params->mark, "'route_with' must be a map");
+  std::vector<std::string> known;
+  for (const TechniqueEntry& entry : spec.techniques) {
+    const auto policy =
+        Registry<ClusterPolicy>::instance().make(route_of(settings, entry), params->mark);
+    ParamFields fields;
+    policy->fields(fields);
+    for (const std::string& field : fields.names()) known.push_back(field);
+  }
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  for (const auto& [name, value] : params->members) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw SpecError(value.mark, "no cluster policy of this spec has a parameter " +
+                                    in_quotes(name) + "; " + suggest(name, known));
+  }
+  return params;
+}
+
+void choose_route(const Spec& spec, const ConfigNode& settings, const TechniqueEntry& entry,
+                  PointSettings* point) {
+  point->route = route_of(settings, entry);
   const ConfigNode cluster = section_of(settings, "cluster");
   const ConfigNode* at = cluster.find("route");
-  Registry<ClusterPolicy>::instance().make(point->route, at != nullptr ? at->mark : entry.mark);
+  const auto policy =
+      Registry<ClusterPolicy>::instance().make(point->route, at != nullptr ? at->mark : entry.mark);
+  ParamFields fields;
+  policy->fields(fields);
+  ConfigNode params = ConfigNode::map();
+  params.mark = entry.mark;
+  if (const ConfigNode* shared = shared_route_params(spec, settings)) {
+    const std::vector<std::string> known = fields.names();
+    for (const auto& [name, value] : shared->members) {
+      if (std::find(known.begin(), known.end(), name) != known.end()) params.set(name, value);
+    }
+  }
+  if (!entry.route_params.is_null()) {
+    if (!entry.route_params.is_map()) {
+      throw SpecError(entry.route_params.mark, "'route_with' must be a map");
+    }
+    for (const auto& [name, value] : entry.route_params.members) params.set(name, value);
+  }
+  fields.bind(params, "cluster policy '" + point->route + "'");
+  point->route_params = fields.values();
 }
 
 ConfigNode requested_settings(const SweepPosition& position, const TechniqueEntry& entry,
@@ -167,6 +222,7 @@ ConfigNode requested_settings(const SweepPosition& position, const TechniqueEntr
   if (!entry.params.is_null()) technique.set("with", entry.params);
   if (!position.with.members.empty()) technique.set("swept", position.with);
   if (!entry.route.empty()) technique.set("route", ConfigNode::of(entry.route));
+  if (!entry.route_params.is_null()) technique.set("route_with", entry.route_params);
   if (!entry.engine.is_null()) technique.set("engine", entry.engine);
   requested.set("technique", technique);
   requested.set("seed", ConfigNode::of(std::to_string(seed), false));
@@ -194,6 +250,14 @@ std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings) {
                          settings.lora.targets);
 }
 
+std::unique_ptr<ClusterPolicy> point_cluster_policy(const PointSettings& settings) {
+  auto policy = Registry<ClusterPolicy>::instance().make(settings.route);
+  ParamFields fields;
+  policy->fields(fields);
+  fields.bind(settings.route_params, "cluster policy '" + settings.route + "'");
+  return policy;
+}
+
 PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
                             const TechniqueEntry& entry, std::int64_t seed) {
   const ConfigNode& settings = position.settings;
@@ -201,7 +265,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   check_backend(settings, &point);
   point.model = named_model(position, spec.library);
   point.hardware = load_hardware_profile(named_file(position, spec.library, "hardware"));
-  bind_section(settings, "cluster", &point.cluster);
+  bind_cluster(settings, &point.cluster);
   bind_section(settings, "lora", &point.lora);
   check_targets(settings, point.lora);
   bind_section(settings, "record", &point.record);
@@ -222,7 +286,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   } catch (const SpecError& error) {
     throw SpecError(entry.mark, "technique " + in_quotes(entry.label) + ": " + error.what());
   }
-  choose_route(settings, entry, &point);
+  choose_route(spec, settings, entry, &point);
   try {
     point_cost_model(point);
   } catch (const SpecError& error) {
@@ -285,6 +349,7 @@ ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload
   technique.set("with", copy.technique_params);
   ConfigNode cluster = effective_params(&copy.cluster);
   cluster.set("route", ConfigNode::of(copy.route));
+  cluster.set("route_with", copy.route_params);
 
   ConfigNode node = ConfigNode::map();
   node.set("model", effective_params(&copy.model));

@@ -36,6 +36,7 @@ struct PointSettings {
   std::shared_ptr<const Technique> technique;  // with its parameters
   ConfigNode technique_params;                 // effective
   std::string route;                           // cluster policy
+  ConfigNode route_params;                     // effective
   ConfigNode workload;                         // as written
   ConfigNode requested;                        // this point's settings as written
   std::int64_t seed = 0;
@@ -54,6 +55,9 @@ ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload
 // 16 hexadecimal digits that name the point: a hash of the effective settings, the workload's
 // sources, the result schema and the build.
 std::string point_key(const ConfigNode& effective, const BuiltWorkload& workload);
+
+// A new cluster policy of the point, with its parameters.
+std::unique_ptr<ClusterPolicy> point_cluster_policy(const PointSettings& settings);
 
 // The cost model of the point's hardware profile. SpecError when they do not go together.
 std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings);

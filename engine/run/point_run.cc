@@ -79,9 +79,9 @@ void run_cluster(const PointSettings& settings, const Workload& workload, Backen
                  Timeline* timeline, RunRecord* record) {
   std::unique_ptr<Cluster> cluster;
   try {
-    cluster = std::make_unique<Cluster>(
-        cluster_settings(settings), workload, make_replica_policies(settings),
-        Registry<ClusterPolicy>::instance().make(settings.route), backend, timeline, record);
+    cluster = std::make_unique<Cluster>(cluster_settings(settings), workload,
+                                        make_replica_policies(settings),
+                                        point_cluster_policy(settings), backend, timeline, record);
   } catch (const SpecError& error) {
     record->invalid_reasons.push_back(std::string("does not fit: ") + error.what());
     record->requests.assign(workload.requests.size(), RequestRecord{});

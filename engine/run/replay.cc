@@ -45,7 +45,8 @@ ReplayReport replay_spec(const Spec& spec, const std::string& out, const std::st
   ReplayReport report;
   const OutputFolder folder(out, spec.id);
   for (const SweepPosition& position : spec.positions) {
-    for (const TechniqueEntry& entry : spec.techniques) {
+    for (const std::size_t technique : position.techniques) {
+      const TechniqueEntry& entry = spec.techniques[technique];
       for (const std::int64_t seed : spec.seeds) {
         const PointSettings settings = resolve_point(spec, position, entry, seed);
         if (!is_real(settings.backend)) continue;

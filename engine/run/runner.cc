@@ -61,13 +61,15 @@ class SpecRun {
         facts_(spec.positions.size()),
         started_(std::chrono::steady_clock::now()) {
     // Points that share a workload follow each other; those in wall-clock time come last.
+    const std::size_t seeds = spec.seeds.size();
     for (std::size_t p = 0; p < spec.positions.size(); ++p) {
-      for (std::size_t s = 0; s < spec.seeds.size(); ++s) {
-        for (std::size_t t = 0; t < spec.techniques.size(); ++t) {
-          const std::size_t row = (p * spec.techniques.size() + t) * spec.seeds.size() + s;
-          tasks_.push_back(Task{p, t, s, row});
+      const std::vector<std::size_t>& techniques = spec.positions[p].techniques;
+      const std::size_t first_row = tasks_.size();
+      for (std::size_t s = 0; s < seeds; ++s) {
+        for (std::size_t i = 0; i < techniques.size(); ++i) {
+          tasks_.push_back(Task{p, techniques[i], s, first_row + i * seeds + s});
         }
-        workloads_[p * spec.seeds.size() + s].users = spec.techniques.size();
+        workloads_[p * seeds + s].users = techniques.size();
       }
     }
     const auto real = std::stable_partition(tasks_.begin(), tasks_.end(), [&](const Task& task) {
@@ -253,7 +255,9 @@ class SpecRun {
     identity.effective = canonical_json(effective);
     identity.sweep = coordinates_json(spec_.positions[task.position]);
     identity.sources = sources_json(workload);
-    identity.context = context_json(result.wall_s, device_name(settings.backend));
+    identity.context =
+        context_json(result.wall_s, to_seconds(result.record.cluster.decision_wall_time),
+                     device_name(settings.backend));
     for (const std::string& note : workload.notes) {
       identity.notes += (identity.notes.empty() ? "" : "; ") + note;
     }

@@ -56,6 +56,9 @@ class Observer final : public Backend {
     backend_->preload(replica, adapter);
   }
   void evict(ReplicaId replica, AdapterId adapter) override { backend_->evict(replica, adapter); }
+  void drop_swapped(ReplicaId replica, RequestId request) override {
+    backend_->drop_swapped(replica, request);
+  }
   void forget(RequestId request) override { backend_->forget(request); }
   void load(ReplicaId replica, AdapterId adapter, Bytes bytes) override {
     backend_->load(replica, adapter, bytes);

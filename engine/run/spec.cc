@@ -84,6 +84,7 @@ TechniqueEntry technique_of(const ConfigNode& node) {
       Registry<ClusterPolicy>::instance().make(entry.route, route->mark);
     }
     if (const ConfigNode* params = node.find("with")) entry.params = *params;
+    if (const ConfigNode* params = node.find("route_with")) entry.route_params = *params;
     if (const ConfigNode* engine = node.find("engine")) entry.engine = *engine;
   } else {
     throw SpecError(node.mark, "an entry of 'techniques' must be a name or a map");
@@ -109,15 +110,20 @@ std::vector<TechniqueEntry> techniques_of(const ConfigNode& node) {
   return entries;
 }
 
-void check_expectations(const ConfigNode* node) {
+// `expect:` names claims of claims.yaml in the experiments folder; analysis/verdicts.py judges them.
+void check_expectations(const ConfigNode* node, const Library& library) {
   if (node == nullptr || node->is_null()) return;
-  if (!node->is_list()) throw SpecError(node->mark, "'expect' must be a list of claims");
+  if (!node->is_list()) {
+    throw SpecError(node->mark, "'expect' must be a list of claims, by their ids in claims.yaml");
+  }
+  const std::vector<std::string> known = library.claim_ids();
   for (const ConfigNode& item : node->items) {
-    if (!item.is_map()) throw SpecError(item.mark, "an entry of 'expect' must be a map");
-    check_keys(item, "an entry of 'expect'", expect_keys());
-    if (item.find("claim") == nullptr) {
-      throw SpecError(item.mark, "an entry of 'expect' needs 'claim' (the sentence)");
+    if (!item.is_scalar() || item.scalar.empty()) {
+      throw SpecError(item.mark, "an entry of 'expect' must be the id of a claim in claims.yaml");
     }
+    if (known.empty() || std::find(known.begin(), known.end(), item.scalar) != known.end()) continue;
+    throw SpecError(item.mark,
+                    "unknown claim " + in_quotes(item.scalar) + "; " + suggest(item.scalar, known));
   }
 }
 
@@ -223,13 +229,8 @@ const std::vector<std::string>& spec_sections() {
   return kSections;
 }
 const std::vector<std::string>& technique_keys() {
-  static const std::vector<std::string> kKeys = {"technique", "label", "with", "route", "engine"};
-  return kKeys;
-}
-const std::vector<std::string>& expect_keys() {
-  static const std::vector<std::string> kKeys = {
-      "claim",  "id",        "paper", "value", "unit",      "metric", "technique", "baseline",
-      "reduce", "direction", "min",   "max",   "tolerance", "where",  "compute",   "note"};
+  static const std::vector<std::string> kKeys = {"technique", "label",      "with",
+                                                 "route",     "route_with", "engine"};
   return kKeys;
 }
 
@@ -241,6 +242,12 @@ std::string SweepPosition::text() const {
     text += value.is_scalar() ? value.scalar : canonical_json(value);
   }
   return text;
+}
+
+std::size_t Spec::point_count() const {
+  std::size_t count = 0;
+  for (const SweepPosition& position : positions) count += position.techniques.size();
+  return count * seeds.size();
 }
 
 Spec load_spec(const std::string& path, const std::string& experiments_dir, SpecForm form) {
@@ -267,7 +274,7 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir, Spec
   spec.has_quick = root.find("quick") != nullptr;
   if (quick != nullptr) spec.id += "-quick";
   spec.seeds = seeds_of(of_form("seeds", root, quick));
-  check_expectations(root.find("expect"));
+  check_expectations(root.find("expect"), spec.library);
 
   ConfigNode settings = ConfigNode::map();
   settings.mark = root.mark;
@@ -277,7 +284,10 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir, Spec
   }
   resolve_workload(&settings, spec.library);
   if (quick != nullptr) shorten(*quick, spec.library, &settings);
-  spec.positions = expand_sweep(settings, of_form("sweep", root, quick), spec.library, &spec.swept);
+  std::vector<std::string> labels;
+  for (const TechniqueEntry& entry : spec.techniques) labels.push_back(entry.label);
+  spec.positions =
+      expand_sweep(settings, of_form("sweep", root, quick), labels, spec.library, &spec.swept);
   return spec;
 }
 

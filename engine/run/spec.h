@@ -3,6 +3,7 @@
 #ifndef SERVELAB_RUN_SPEC_H_
 #define SERVELAB_RUN_SPEC_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -63,11 +64,12 @@ struct RuntimeSection {
 
 // One entry of `techniques:`.
 struct TechniqueEntry {
-  std::string technique;  // registry name
-  std::string label;      // unique in the spec; names its curve
-  std::string route;      // empty: the cluster's, else the technique's own
-  ConfigNode params;      // `with:`
-  ConfigNode engine;      // overrides engine settings, after the technique's own wishes
+  std::string technique;    // registry name
+  std::string label;        // unique in the spec; names its curve
+  std::string route;        // empty: the cluster's, else the technique's own
+  ConfigNode route_params;  // `route_with:`
+  ConfigNode params;        // `with:`
+  ConfigNode engine;        // overrides engine settings, after the technique's own wishes
   SourceMark mark;
 };
 
@@ -76,6 +78,7 @@ struct SweepPosition {
   ConfigNode settings;  // model, hardware, backend, cluster, lora, engine, workload, record
   ConfigNode with;      // swept `with.<parameter>` values, for the techniques that have them
   std::vector<std::pair<std::string, ConfigNode>> coordinates;
+  std::vector<std::size_t> techniques;  // indices of those that run here, ascending
   std::string text() const;  // "skewness=4 rate=2", for people
 };
 
@@ -91,6 +94,8 @@ struct Spec {
   std::vector<SweepPosition> positions;  // at least one
   std::vector<std::string> swept;        // paths, in the order of the file
   bool has_quick = false;
+
+  std::size_t point_count() const;  // position x technique x seed
 };
 
 // A spec as it stands, or with what its `quick:` says instead: the same figure in a minute. The
@@ -105,10 +110,9 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir,
 // Puts a hardware profile in place of that of every position; "_profile" joins the id.
 void use_profile(const std::string& profile, Spec* spec);
 
-// The keys of a spec's top level, of a technique entry and of an `expect:` entry.
+// The keys of a spec's top level and of a technique entry.
 const std::vector<std::string>& spec_sections();
 const std::vector<std::string>& technique_keys();
-const std::vector<std::string>& expect_keys();
 
 }  // namespace servelab
 

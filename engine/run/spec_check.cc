@@ -12,8 +12,9 @@ namespace {
 void check_positions(const Spec& spec, const std::string& data_dir, bool every_workload) {
   for (const SweepPosition& position : spec.positions) {
     bool is_built = false;
-    for (const TechniqueEntry& entry : spec.techniques) {
-      const PointSettings settings = resolve_point(spec, position, entry, spec.seeds.front());
+    for (const std::size_t technique : position.techniques) {
+      const PointSettings settings =
+          resolve_point(spec, position, spec.techniques[technique], spec.seeds.front());
       if (is_built || (!every_workload && &position != &spec.positions.front())) continue;
       build_point_workload(settings, data_dir);
       is_built = true;

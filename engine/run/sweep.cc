@@ -1,6 +1,7 @@
 #include "engine/run/sweep.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "engine/run/spec_text.h"
@@ -139,6 +140,108 @@ void apply(const Assignment& assignment, const Library& library, SweepPosition* 
   }
 }
 
+// Indices of the techniques that run at the positions of a map; all without `techniques:`.
+std::vector<std::size_t> chosen_techniques(const ConfigNode& map,
+                                           const std::vector<std::string>& labels) {
+  std::vector<std::size_t> chosen;
+  const ConfigNode* node = map.find("techniques");
+  if (node == nullptr) {
+    for (std::size_t i = 0; i < labels.size(); ++i) chosen.push_back(i);
+    return chosen;
+  }
+  if (!node->is_list() || node->items.empty()) {
+    throw SpecError(node->mark, "'techniques' of a sweep must be a list of at least one label");
+  }
+  for (const ConfigNode& item : node->items) {
+    const auto at = std::find(labels.begin(), labels.end(), item.scalar);
+    if (!item.is_scalar() || at == labels.end()) {
+      throw SpecError(item.mark, "no technique of this spec is labelled " + in_quotes(item.scalar) +
+                                     "; " + suggest(item.scalar, labels));
+    }
+    chosen.push_back(static_cast<std::size_t>(at - labels.begin()));
+  }
+  std::sort(chosen.begin(), chosen.end());
+  if (std::adjacent_find(chosen.begin(), chosen.end()) != chosen.end()) {
+    throw SpecError(node->mark, "'techniques' of a sweep has a label twice");
+  }
+  return chosen;
+}
+
+// The positions of one map: its axes crossed.
+std::vector<SweepPosition> expand_map(const ConfigNode& map, const SweepPosition& start,
+                                      const Library& library, std::vector<std::string>* swept) {
+  if (!map.is_map()) {
+    throw SpecError(map.mark,
+                    "'sweep' must be a map from dotted paths to lists of values, or a list of "
+                    "such maps");
+  }
+  std::vector<SweepPosition> positions = {start};
+  for (const auto& [path, values] : map.members) {
+    if (path == "techniques") continue;
+    const Axis axis = path == "zip" ? zip_axis(values) : axis_of(path, values);
+    for (const auto& [name, value] : axis.front()) {
+      if (std::find(swept->begin(), swept->end(), name) != swept->end()) {
+        throw SpecError(values.mark, "'" + name + "' is swept twice");
+      }
+      swept->push_back(name);
+    }
+    if (positions.size() * axis.size() > kMaxPositions) {
+      throw SpecError(map.mark, "the sweep has more than 100000 positions");
+    }
+    std::vector<SweepPosition> next;
+    for (const SweepPosition& position : positions) {
+      for (const Assignment& assignment : axis) {
+        next.push_back(position);
+        apply(assignment, library, &next.back());
+      }
+    }
+    positions = std::move(next);
+  }
+  return positions;
+}
+
+// Puts coordinates into the order of `swept`; they must be of the same paths.
+void arrange(const std::vector<std::string>& swept, const SourceMark& mark,
+             SweepPosition* position) {
+  Assignment ordered;
+  for (const std::string& path : swept) {
+    for (const auto& coordinate : position->coordinates) {
+      if (coordinate.first == path) ordered.push_back(coordinate);
+    }
+  }
+  if (ordered.size() != swept.size() || ordered.size() != position->coordinates.size()) {
+    throw SpecError(mark, "every map of 'sweep' must set the same paths as the first one");
+  }
+  position->coordinates = std::move(ordered);
+}
+
+// Joins the positions of several maps: an equal position is one, with the techniques of both.
+class JoinedPositions {
+ public:
+  void add(SweepPosition position, const SourceMark& mark) {
+    std::string identity;
+    for (const auto& [path, value] : position.coordinates) identity += value_identity(value) + '\n';
+    const auto [at, is_new] = places_.emplace(identity, positions.size());
+    if (is_new) {
+      positions.push_back(std::move(position));
+      return;
+    }
+    std::vector<std::size_t>& known = positions[at->second].techniques;
+    for (const std::size_t technique : position.techniques) {
+      if (std::find(known.begin(), known.end(), technique) != known.end()) {
+        throw SpecError(mark, "two maps of 'sweep' have " + in_quotes(position.text()) +
+                                  " for the same technique");
+      }
+      known.push_back(technique);
+    }
+    std::sort(known.begin(), known.end());
+  }
+  std::vector<SweepPosition> positions;
+
+ private:
+  std::map<std::string, std::size_t> places_;
+};
+
 }  // namespace
 
 void resolve_workload(ConfigNode* settings, const Library& library) {
@@ -163,40 +266,28 @@ void shorten(const ConfigNode& quick, const Library& library, ConfigNode* settin
 }
 
 std::vector<SweepPosition> expand_sweep(const ConfigNode& settings, const ConfigNode* sweep,
+                                        const std::vector<std::string>& labels,
                                         const Library& library, std::vector<std::string>* swept) {
-  std::vector<Axis> axes;
+  std::vector<ConfigNode> maps = {ConfigNode::map()};
   if (sweep != nullptr && !sweep->is_null()) {
-    if (!sweep->is_map()) {
-      throw SpecError(sweep->mark, "'sweep' must be a map from dotted paths to lists of values");
-    }
-    for (const auto& [path, values] : sweep->members) {
-      axes.push_back(path == "zip" ? zip_axis(values) : axis_of(path, values));
-      for (const auto& [name, value] : axes.back().front()) {
-        if (std::find(swept->begin(), swept->end(), name) != swept->end()) {
-          throw SpecError(values.mark, "'" + name + "' is swept twice");
-        }
-        swept->push_back(name);
-      }
+    maps = sweep->is_list() ? sweep->items : std::vector<ConfigNode>{*sweep};
+    if (maps.empty()) throw SpecError(sweep->mark, "'sweep' has no values");
+  }
+  JoinedPositions joined;
+  for (const ConfigNode& map : maps) {
+    SweepPosition start;
+    start.settings = settings;
+    start.with = ConfigNode::map();
+    start.techniques = chosen_techniques(map, labels);
+    std::vector<std::string> paths;
+    std::vector<SweepPosition> positions = expand_map(map, start, library, &paths);
+    if (&map == &maps.front()) *swept = paths;
+    for (SweepPosition& position : positions) {
+      arrange(*swept, map.mark, &position);
+      joined.add(std::move(position), map.mark);
     }
   }
-  SweepPosition start;
-  start.settings = settings;
-  start.with = ConfigNode::map();
-  std::vector<SweepPosition> positions = {std::move(start)};
-  for (const Axis& axis : axes) {
-    std::vector<SweepPosition> next;
-    if (positions.size() * axis.size() > kMaxPositions) {
-      throw SpecError(sweep->mark, "the sweep has more than 100000 positions");
-    }
-    for (const SweepPosition& position : positions) {
-      for (const Assignment& assignment : axis) {
-        next.push_back(position);
-        apply(assignment, library, &next.back());
-      }
-    }
-    positions = std::move(next);
-  }
-  return positions;
+  return std::move(joined.positions);
 }
 
 }  // namespace servelab

@@ -1,5 +1,7 @@
 // `sweep:` of a spec: dotted paths with lists of values. Several paths give their cross product,
-// the first one slowest; `zip:` holds a list of maps whose values change together.
+// the first one slowest; `zip:` holds a list of maps whose values change together. A list of such
+// maps gives the positions of all of them, on the same paths; `techniques:` in a map holds the
+// labels of those that run there.
 #ifndef SERVELAB_RUN_SWEEP_H_
 #define SERVELAB_RUN_SWEEP_H_
 
@@ -21,8 +23,9 @@ void resolve_workload(ConfigNode* settings, const Library& library);
 void shorten(const ConfigNode& quick, const Library& library, ConfigNode* settings);
 
 // Every position of the sweep over `settings`; one position without coordinates when `sweep` is
-// null. `swept` receives the paths. Throws SpecError.
+// null. `labels` are the techniques', `swept` receives the paths. Throws SpecError.
 std::vector<SweepPosition> expand_sweep(const ConfigNode& settings, const ConfigNode* sweep,
+                                        const std::vector<std::string>& labels,
                                         const Library& library, std::vector<std::string>* swept);
 
 }  // namespace servelab

@@ -292,7 +292,10 @@ void add_backends(Spec* spec) {
 std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& options) {
   const Columns columns = read_columns(options.out + "/" + spec.id + "/collected.h5");
   const std::size_t techniques = spec.techniques.size(), seeds = spec.seeds.size();
-  if (columns.status.size() != spec.positions.size() * techniques * seeds) {
+  if (spec.point_count() != spec.positions.size() * techniques * seeds) {
+    throw SpecError(spec.id + ": validate needs every technique at every position of the sweep");
+  }
+  if (columns.status.size() != spec.point_count()) {
     throw SpecError(spec.id + ": its results are of another spec; run it again");
   }
   const auto row_of = [&](std::size_t p, std::size_t t, std::size_t s) {

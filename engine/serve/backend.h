@@ -76,6 +76,9 @@ class Backend {
   // A resident adapter that no step in flight uses leaves the device.
   virtual void evict(ReplicaId /*replica*/, AdapterId /*adapter*/) {}
 
+  // The request has left the replica while its KV was in host memory there: that can go.
+  virtual void drop_swapped(ReplicaId /*replica*/, RequestId /*request*/) {}
+
   // The request has finished or was rejected: nothing of it is needed any more.
   virtual void forget(RequestId /*request*/) {}
 

@@ -1,6 +1,9 @@
 #include "engine/serve/cluster.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include "engine/serve/replica.h"
@@ -10,6 +13,19 @@ namespace {
 
 ReplicaId replica_of(std::uint64_t subject) { return static_cast<ReplicaId>(subject >> 32); }
 std::uint32_t low_of(std::uint64_t subject) { return static_cast<std::uint32_t>(subject); }
+
+// Subjects of kRebalance.
+constexpr std::uint64_t kLook = 0;      // time to look at the balance
+constexpr std::uint64_t kCarryOut = 1;  // the decision has been made
+
+// Looks at the balance between which no request arrived and no step ended, with none to come.
+constexpr int kMostLooksWithoutProgress = 1000;
+
+std::vector<double> shares_of(const Workload& workload) {
+  if (!workload.adapter_shares.empty()) return workload.adapter_shares;
+  const std::size_t n = workload.adapters.size();
+  return std::vector<double>(n, n == 0 ? 0.0 : 1.0 / static_cast<double>(n));
+}
 
 }  // namespace
 
@@ -59,6 +75,10 @@ Cluster::Cluster(const ClusterSettings& settings, const Workload& workload,
     view_.replicas_.push_back(&replicas_.back()->view());
   }
   view_.adapter_table_ = workload.adapters;
+  view_.long_term_shares_ = shares_of(workload);
+  view_.block_bytes_ = settings.memory.kv_per_token * settings.engine.block_tokens;
+  view_.migration_delay_ = settings.migration_delay;
+  SL_CHECK(view_.long_term_shares_.size() == workload.adapters.size(), "one share per adapter");
   is_dirty_.resize(replicas_.size());
 }
 
@@ -67,9 +87,9 @@ Cluster::~Cluster() = default;
 void Cluster::run() {
   preload();
   post_next_arrival();
-  const TimeNs period = policy_->rebalance_every();
+  period_ = policy_->rebalance_every();
   timeline_->begin();
-  if (period > 0) timeline_->post(timeline_->now() + period, EventKind::kRebalance, 0);
+  post_next_look();
   Event event;
   while (timeline_->next(&event)) {
     if (record_->options.keep_delivered) {
@@ -80,6 +100,10 @@ void Cluster::run() {
       break;
     }
     handle(event);
+    if (event.kind == EventKind::kArrival || event.kind == EventKind::kStepDone) {
+      looks_without_progress_ = 0;
+      post_next_look();
+    }
     // A plan sees everything that happens at its instant.
     if (!timeline_->more_now()) plan_dirty();
     if (event.kind != EventKind::kRebalance) record_->end = timeline_->now();
@@ -100,6 +124,7 @@ void Cluster::handle(const Event& event) {
     case EventKind::kStepDone:
       replicas_[index(replica_of(event.subject))]->on_step_done(low_of(event.subject));
       mark_dirty(replica_of(event.subject));
+      report_finished(replica_of(event.subject));
       if (!deferred_.empty()) retry_migrations();
       break;
     case EventKind::kLoadDone:
@@ -117,10 +142,11 @@ void Cluster::handle(const Event& event) {
       mark_dirty(replica_of(event.subject));
       break;
     case EventKind::kRebalance:
-      for (const Migration& migration : policy_->rebalance(view_)) start_migration(migration);
-      // Nothing posted and requests left: the run has stalled, and a timer must not hide it.
-      if (done_ < workload_.requests.size() && (!timeline_->idle() || !dirty_.empty())) {
-        timeline_->post(timeline_->now() + policy_->rebalance_every(), EventKind::kRebalance, 0);
+      if (event.subject == kCarryOut) {
+        deciding_ = false;
+        carry_out(decision_);
+      } else {
+        look_at_balance();
       }
       break;
   }
@@ -135,6 +161,7 @@ void Cluster::post_next_arrival() {
 }
 
 void Cluster::arrive(RequestId id) {
+  ++arrived_;
   const RequestView& r = table_[index(id)];
   record_->arrival_lag_max =
       std::max(record_->arrival_lag_max, timeline_->now() - workload_.requests[index(id)].arrival);
@@ -144,19 +171,114 @@ void Cluster::arrive(RequestId id) {
   SL_CHECK(index(to) < replicas_.size(), "a request was routed to a replica that does not exist");
   replicas_[index(to)]->admit(id);
   mark_dirty(to);
+  if (policy_->loads_on_dispatch() && r.phase_ == Phase::kWaiting) {
+    replicas_[index(to)]->load_ahead(r.adapter_);
+  }
+}
+
+void Cluster::report_finished(ReplicaId replica) {
+  for (const RequestId id : replicas_[index(replica)]->just_finished()) {
+    const RequestRecord& record = record_->requests[index(id)];
+    policy_->on_finished({id, table_[index(id)].adapter_, replica, record.generated,
+                          record.last_token - record.admitted});
+  }
+}
+
+void Cluster::post_next_look() {
+  if (period_ <= 0 || look_posted_ || done_ == workload_.requests.size()) return;
+  look_posted_ = true;
+  timeline_->post(timeline_->now() + period_, EventKind::kRebalance, kLook);
+}
+
+// Requests are left, and nothing will happen but what the cluster policy itself decides: a timer
+// must not hide that the run has stalled.
+bool Cluster::stalled() const {
+  if (timeline_->idle() && dirty_.empty()) return true;
+  if (looks_without_progress_ < kMostLooksWithoutProgress) return false;
+  return arrived_ == workload_.requests.size() &&
+         std::none_of(replicas_.begin(), replicas_.end(),
+                      [](const auto& replica) { return replica->view().steps_in_flight() > 0; });
+}
+
+void Cluster::look_at_balance() {
+  look_posted_ = false;
+  if (done_ == workload_.requests.size()) return;
+  ++looks_without_progress_;
+  if (!stalled()) post_next_look();
+  if (deciding_) return;
+  const auto started = std::chrono::steady_clock::now();
+  decision_ = policy_->rebalance(view_);
+  record_->cluster.decision_wall_time += std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                             std::chrono::steady_clock::now() - started)
+                                             .count();
+  if (decision_.outcome == Rebalance::Outcome::kBalanced) return;
+  log_decision(decision_);
+  check_decision(decision_);
+  deciding_ = true;
+  timeline_->post(std::max(timeline_->now() + decision_.decision_time, timeline_->elapsed()),
+                  EventKind::kRebalance, kCarryOut);
+}
+
+void Cluster::check_decision(const Rebalance& decision) const {
+  for (const AdapterCopy& copy : decision.loads) {
+    SL_CHECK(index(copy.to) < replicas_.size(), "a copy names an unknown replica");
+    SL_CHECK(copy.adapter == kBaseModel || index(copy.adapter) < workload_.adapters.size(),
+             "a copy names an unknown adapter");
+  }
+  for (const Migration& migration : decision.migrations) {
+    SL_CHECK(index(migration.to) < replicas_.size(), "a migration names an unknown replica");
+    SL_CHECK(index(migration.request) < table_.size(), "a migration names an unknown request");
+  }
+}
+
+void Cluster::carry_out(const Rebalance& decision) {
+  if (decision.outcome == Rebalance::Outcome::kFailed) return;
+  if (done_ == workload_.requests.size()) return;  // meanwhile
+  for (const AdapterCopy& copy : decision.loads) {
+    replicas_[index(copy.to)]->load_ahead(copy.adapter);
+  }
+  for (const Migration& migration : decision.migrations) start_migration(migration);
+}
+
+void Cluster::log_decision(const Rebalance& decision) {
+  const bool failed = decision.outcome == Rebalance::Outcome::kFailed;
+  ClusterTotals& totals = record_->cluster;
+  ++(failed ? totals.failures : totals.rebalances);
+  totals.decision_time += decision.decision_time;
+  const std::int64_t moved = failed ? -1 : static_cast<std::int64_t>(decision.migrations.size());
+  record_->events.push_back(EventRecord{timeline_->now(), EventCode::kRebalance, kNoReplica, moved,
+                                        to_seconds(decision.decision_time)});
+  StreamHash& hash = record_->decision_hash;
+  hash.add(5ull << 60 | static_cast<std::uint64_t>(timeline_->now()));
+  hash.add(static_cast<std::uint64_t>(decision.decision_time));
+  std::string text;
+  for (const AdapterCopy& copy : decision.loads) {
+    hash.add(6ull << 60 | index(copy.to) << 32 | index(copy.adapter));
+    text += fmt::format(" load={}>r{}", index(copy.adapter), index(copy.to));
+  }
+  for (const Migration& migration : decision.migrations) {
+    hash.add(7ull << 60 | index(migration.to) << 32 | index(migration.request));
+    text += fmt::format(" migrate={}>r{}", index(migration.request), index(migration.to));
+  }
+  if (!record_->options.decision_text) return;
+  record_->decisions +=
+      fmt::format("{}.{:09} cluster {}{}\n", timeline_->now() / 1'000'000'000,
+                  timeline_->now() % 1'000'000'000, failed ? "failed" : "rebalance", text);
 }
 
 void Cluster::start_migration(const Migration& migration) {
   RequestView& r = table_[index(migration.request)];
-  SL_CHECK(index(migration.to) < replicas_.size(), "a migration names an unknown replica");
   if (r.phase_ == Phase::kDone || r.phase_ == Phase::kPending) return;
-  if (r.in_step_) {
+  if (r.in_step_) {  // until the step's end; a later decision counts
+    std::erase_if(deferred_, [&](const Migration& m) { return m.request == migration.request; });
     deferred_.push_back(migration);
     return;
   }
   const ReplicaId from = record_->requests[index(migration.request)].replica;
   if (from == migration.to) return;
   replicas_[index(from)]->release(migration.request);
+  ++record_->requests[index(migration.request)].migrations;
+  ++record_->cluster.migrations;
   record_->events.push_back(EventRecord{timeline_->now(), EventCode::kMigrate, from,
                                         static_cast<std::int64_t>(index(migration.request)),
                                         static_cast<double>(index(migration.to))});

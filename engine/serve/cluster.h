@@ -56,8 +56,15 @@ class Cluster {
  private:
   void post_next_arrival();
   void arrive(RequestId id);
+  void report_finished(ReplicaId replica);
+  void post_next_look();
+  bool stalled() const;
+  void look_at_balance();
+  void check_decision(const Rebalance& decision) const;
+  void carry_out(const Rebalance& decision);
   void start_migration(const Migration& migration);
   void retry_migrations();
+  void log_decision(const Rebalance& decision);
   void handle(const Event& event);
   void plan_dirty();
   void finish_record();
@@ -75,10 +82,16 @@ class Cluster {
   std::vector<std::unique_ptr<Replica>> replicas_;
   std::vector<std::uint32_t> dirty_;  // replicas to ask for a plan
   std::vector<bool> is_dirty_;
+  Rebalance decision_;  // made, and to be carried out when its time has passed
+  bool deciding_ = false;
+  TimeNs period_ = 0;  // between looks at the balance; 0: never
+  bool look_posted_ = false;
+  int looks_without_progress_ = 0;
   std::vector<Migration> deferred_;  // their requests are in a step
   std::vector<std::pair<RequestId, TimeNs>> token_log_;
   ClusterView view_;
   std::size_t next_arrival_ = 0;
+  std::size_t arrived_ = 0;
   std::size_t done_ = 0;
   bool stopped_ = false;  // at stop_at, with work left
 };

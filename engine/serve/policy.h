@@ -51,14 +51,53 @@ struct Migration {
   ReplicaId to;
 };
 
+// An adapter that a replica should begin to load now.
+struct AdapterCopy {
+  AdapterId adapter;
+  ReplicaId to;
+};
+
+// What a look at the whole cluster led to.
+struct Rebalance {
+  enum class Outcome : std::uint8_t {
+    kBalanced,  // nothing to decide
+    kDecided,   // a decision was made; it may be to leave everything where it is
+    kFailed,    // no decision could be found; everything stays where it is, whatever is listed
+  };
+  Outcome outcome = Outcome::kBalanced;
+  // What making the decision takes: it is carried out this much later. Virtual time is charged
+  // this; a wall clock what it really took, if that is longer.
+  TimeNs decision_time = 0;
+  std::vector<AdapterCopy> loads;
+  std::vector<Migration> migrations;
+};
+
+// A request that has just ended.
+struct FinishedRequest {
+  RequestId id;
+  AdapterId adapter;
+  ReplicaId replica;
+  int output_tokens = 0;
+  TimeNs execution = 0;  // from its first step's submission to its last token, pauses included
+};
+
 class ClusterPolicy {
  public:
   static constexpr const char* kRegistryName = "cluster policy";
   virtual ~ClusterPolicy() = default;
+
+  virtual std::string summary() const { return {}; }  // one line
+  virtual void fields(ParamFields& /*f*/) {}          // a spec's `route_with`
+
   virtual Placement place(const ClusterView& view);  // nothing preloaded by default
   virtual ReplicaId route(const RoutedRequest& request, const ClusterView& view) = 0;
+  // Whether a request's adapter begins to load when the request is routed, beside the step that is
+  // running, and not only when a step needs it.
+  virtual bool loads_on_dispatch() const { return false; }
+  virtual void on_finished(const FinishedRequest& /*request*/) {}
+
   virtual TimeNs rebalance_every() const { return 0; }  // 0: never
-  virtual std::vector<Migration> rebalance(const ClusterView& /*view*/) { return {}; }
+  virtual Rebalance rebalance(const ClusterView& /*view*/) { return {}; }
 };
 
 // How an adapter is held on the device.

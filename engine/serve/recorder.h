@@ -43,20 +43,23 @@ struct RequestRecord {
   std::int32_t generated = 0;  // output tokens produced
   ReplicaId replica = kNoReplica;
   std::uint16_t preemptions = 0;
+  std::uint16_t migrations = 0;
   RequestStatus status = RequestStatus::kUnfinished;
   RejectReason reject_reason = RejectReason::kNone;
 };
 
 enum class EventCode : std::uint8_t {
-  kLoad = 0,     // an adapter became resident; value = seconds it took
-  kEvict = 1,    // an adapter left the device
-  kMerge = 2,    // a step merged or unmerged weights; subject = adapter now merged (-1: none)
-  kPreempt = 3,  // subject = request; value = tokens of context lost or swapped
-  kReject = 4,   // subject = request
-  kMigrate = 5   // subject = request; value = destination replica
+  kLoad = 0,      // an adapter became resident; value = seconds it took
+  kEvict = 1,     // an adapter left the device
+  kMerge = 2,     // a step merged or unmerged weights; subject = adapter now merged (-1: none)
+  kPreempt = 3,   // subject = request; value = tokens of context lost or swapped
+  kReject = 4,    // subject = request
+  kMigrate = 5,   // subject = request; value = destination replica
+  kRebalance = 6  // a cluster policy decided; subject = requests to migrate, -1: it found no
+                  // decision; value = seconds that deciding took
 };
-inline constexpr std::array<const char*, 6> kEventCodeNames = {"load",    "evict",  "merge",
-                                                               "preempt", "reject", "migrate"};
+inline constexpr std::array<const char*, 7> kEventCodeNames = {
+    "load", "evict", "merge", "preempt", "reject", "migrate", "rebalance"};
 
 struct EventRecord {
   TimeNs at = 0;
@@ -97,6 +100,18 @@ struct ReplicaTotals {
   Bytes loaded_bytes = 0;
   std::int64_t kv_blocks_total = 0;
   std::int64_t kv_blocks_peak = 0;
+  Bytes device_bytes = 0;    // that the engine may use
+  Bytes weight_bytes = 0;    // of the base model
+  Bytes kv_block_bytes = 0;  // of one block of the pool
+};
+
+// What the cluster policy did over the whole run.
+struct ClusterTotals {
+  std::int64_t rebalances = 0;    // decisions made
+  std::int64_t failures = 0;      // times that no decision could be found
+  std::int64_t migrations = 0;    // requests that left a replica for another
+  TimeNs decision_time = 0;       // as charged
+  TimeNs decision_wall_time = 0;  // as measured, so never the same twice; not in the results
 };
 
 // Policy-defined values over time (dLoRA's thresholds, say), sampled once per bin.
@@ -152,6 +167,7 @@ struct RunRecord {
   std::vector<GaugeSeries> gauges;
   std::vector<EventRecord> events;
   std::vector<ReplicaTotals> replicas;
+  ClusterTotals cluster;
   LatencyHistogram itl;                     // gaps between consecutive tokens of a request
   std::vector<std::int64_t> token_offsets;  // with token_times: requests + 1 entries
   std::vector<TimeNs> token_times;          // with token_times: ragged, by request

@@ -32,49 +32,6 @@ class Replica::SchedulingWatch {
   std::chrono::steady_clock::time_point since_;
 };
 
-RejectReason Replica::why_never(const RequestView& r, int limit) const {
-  std::int64_t room = kv_->total_blocks();
-  if (r.adapter_ != kBaseModel) {
-    if (!adapters_->can_ever_fit(r.adapter_)) return RejectReason::kNoAdapterRoom;
-    room -= adapters_->blocks_of(r.adapter_);
-  }
-  // The last output token needs no KV. The client's limit decides for every technique, also for one
-  // that knows the true length: all serve the same requests.
-  const std::int64_t tokens = std::int64_t{r.prompt_tokens_} + limit;
-  if (tokens > max_context_tokens_ || kv_->blocks_for(tokens - 1) > room) {
-    return RejectReason::kTooLong;
-  }
-  return RejectReason::kNone;
-}
-
-void Replica::admit(RequestId id) {
-  RequestView& r = request(id);
-  SL_CHECK(r.phase_ == Phase::kPending, "I2: a request was admitted twice");
-  r.replica_ = id_;
-  record_of(id).replica = id_;
-  r.phase_ = Phase::kWaiting;
-  view_.waiting_.insert(id);
-  queue_insert(id, &r);
-  const RejectReason never = why_never(r, (*view_.arrivals_)[index(id)].output_limit_tokens);
-  if (never != RejectReason::kNone) reject(id, never);
-}
-
-void Replica::release(RequestId id) {
-  RequestView& r = request(id);
-  SL_CHECK(!r.in_step_ && r.phase_ != Phase::kDone && r.phase_ != Phase::kPending,
-           "I9: only an unfinished request outside a step can leave a replica");
-  leave(id, &r);
-  r.context_ = 0;
-  r.phase_ = Phase::kPending;
-  r.replica_ = kNoReplica;
-}
-
-void Replica::preload(AdapterId id) {
-  adapters_->begin_load(id);
-  shared_.backend->preload(id_, id);
-  adapters_->finish_load(id);
-}
-
 void Replica::plan() {
   const SchedulingWatch watch(this);
   int without_step = 0;
@@ -125,9 +82,7 @@ void Replica::apply(StepPlan* plan) {
   }
   for (const AdapterId id : plan->evict) {
     SL_CHECK(index(id) < view_.adapter_table_.size(), "I5: evicting an unknown adapter");
-    adapters_->evict(id);
-    shared_.backend->evict(id_, id);
-    note_event(EventCode::kEvict, static_cast<std::int64_t>(index(id)), 0);
+    evict(id);
   }
   for (const AdapterId id : plan->load) begin_load(id);
   if (plan->slices.empty()) return;
@@ -221,106 +176,6 @@ void Replica::enter_running(RequestId id, RequestView* r) {
   view_.running_.push_back(id);
   if (r->adapter_ != kBaseModel) adapters_->add_user(r->adapter_, 1);
   if (record.admitted == kUnset) record.admitted = shared_.timeline->now();
-}
-
-void Replica::leave(RequestId id, RequestView* r) {
-  switch (r->phase_) {
-    case Phase::kWaiting:
-      view_.waiting_.erase(id);
-      break;
-    case Phase::kSwapped:
-      view_.swapped_.erase(id);
-      break;
-    case Phase::kRunning:
-      view_.running_.erase(std::find(view_.running_.begin(), view_.running_.end(), id));
-      kv_->release(&r->blocks_);
-      if (r->adapter_ != kBaseModel) adapters_->add_user(r->adapter_, -1);
-      break;
-    case Phase::kPending:
-    case Phase::kDone:
-      SL_CHECK(false, "I8: a request ended twice");
-  }
-  queue_erase(id, r);
-}
-
-void Replica::reject(RequestId id, RejectReason reason) {
-  SL_CHECK(index(id) < shared_.table->size(), "I9: rejecting an unknown request");
-  RequestView& r = request(id);
-  SL_CHECK(!r.in_step_ && (r.phase_ == Phase::kWaiting || r.phase_ == Phase::kRunning ||
-                           r.phase_ == Phase::kSwapped),
-           "I9: only an unfinished request outside a step can be rejected");
-  leave(id, &r);
-  r.phase_ = Phase::kDone;
-  RequestRecord& record = record_of(id);
-  SL_CHECK(record.replica == id_, "I9: rejecting another replica's request");
-  record.status = RequestStatus::kRejected;
-  record.reject_reason = reason;
-  record.generated = r.generated_;
-  ++*shared_.done;
-  shared_.backend->forget(id);
-  note_event(EventCode::kReject, static_cast<std::int64_t>(index(id)),
-             static_cast<double>(static_cast<int>(reason)));
-}
-
-void Replica::preempt(const Preemption& preemption) {
-  SL_CHECK(index(preemption.request) < shared_.table->size(), "I9: preempting an unknown request");
-  RequestView& r = request(preemption.request);
-  RequestRecord& record = record_of(preemption.request);
-  SL_CHECK(r.phase_ == Phase::kRunning && !r.in_step_ && record.replica == id_,
-           "I9: only a running request outside a step can be preempted");
-  view_.running_.erase(std::find(view_.running_.begin(), view_.running_.end(), preemption.request));
-  if (preemption.mode == PreemptMode::kSwap && r.context_ > 0) {
-    note_move(preemption.request, r, true);
-  }
-  kv_->release(&r.blocks_);
-  if (r.adapter_ != kBaseModel) adapters_->add_user(r.adapter_, -1);
-  ++record.preemptions;
-  note_event(EventCode::kPreempt, static_cast<std::int64_t>(index(preemption.request)), r.context_);
-  if (preemption.mode == PreemptMode::kSwap && r.context_ > 0) {
-    swap_out_ += r.context_ * kv_per_token_;
-    r.phase_ = Phase::kSwapped;
-    view_.swapped_.insert(preemption.request);
-  } else {
-    r.context_ = 0;
-    r.phase_ = Phase::kWaiting;
-    view_.waiting_.insert(preemption.request);
-  }
-}
-
-void Replica::note_move(RequestId id, const RequestView& r, bool to_host) {
-  const std::span<const BlockIndex> blocks = r.blocks_.blocks();
-  moves_.push_back(KvMove{id, to_host, r.context_, {blocks.begin(), blocks.end()}});
-}
-
-void Replica::begin_load(AdapterId id) {
-  SL_CHECK(index(id) < view_.adapter_table_.size(), "I5: loading an unknown adapter");
-  adapters_->begin_load(id);
-  loading_.push_back({id, shared_.timeline->now()});
-  const Bytes bytes =
-      form_ == AdapterForm::kWholeModel ? whole_model_bytes_ : view_.adapter(id).bytes;
-  ++totals_.loads;
-  totals_.loaded_bytes += bytes;
-  shared_.backend->load(id_, id, bytes);
-}
-
-void Replica::on_load_done(AdapterId id) {
-  adapters_->finish_load(id);
-  const auto found = std::find_if(loading_.begin(), loading_.end(),
-                                  [&](const Loading& loading) { return loading.adapter == id; });
-  SL_CHECK(found != loading_.end(), "I5: a load ended that never began");
-  const TimeNs now = shared_.timeline->now();
-  // A cold start: every request that was waiting for this adapter while it loaded. Those that an
-  // earlier load stamped are older, so the walk from the newest ends at the first of them.
-  for (RequestId r = view_.requests_of(id).tail; r != kNoRequest;
-       r = request(r).previous_of_adapter_) {
-    RequestRecord& record = record_of(r);
-    if (record.load_start != kUnset || record.prefill_start != kUnset) break;
-    record.load_start = std::max(found->since, (*view_.arrivals_)[index(r)].arrival);
-    record.load_end = now;
-  }
-  note_event(EventCode::kLoad, static_cast<std::int64_t>(index(id)),
-             to_seconds(now - found->since));
-  loading_.erase(found);
 }
 
 void Replica::on_step_done(std::uint32_t slot) {

@@ -55,6 +55,12 @@ class Replica {
   void release(RequestId id);
   // Makes an adapter resident before the run starts.
   void preload(AdapterId id);
+  // Begins to load an adapter that is absent, beside whatever runs; unused adapters that no request
+  // here wants give way, least recently used first. False when there is no room: the policy makes
+  // it when it plans.
+  bool load_ahead(AdapterId id);
+
+  std::span<const RequestId> just_finished() const { return finished_; }  // by the latest step
 
   // Asks the policy for plans and applies them until it has none, or the backend is full.
   void plan();
@@ -89,7 +95,10 @@ class Replica {
   void reject(RequestId id, RejectReason reason);
   void preempt(const Preemption& preemption);
   void note_move(RequestId id, const RequestView& r, bool to_host);
+  void drop_swapped(RequestId id);
   void begin_load(AdapterId id);
+  void evict(AdapterId id);
+  bool wanted(AdapterId id) const;
   void enter_running(RequestId id, RequestView* r);
   void leave(RequestId id, RequestView* r);  // frees memory and queues, whatever the phase
   void add_slice(const Slice& slice, Step* step);
@@ -122,7 +131,8 @@ class Replica {
   std::uint64_t step_count_ = 0;
   std::vector<RequestId> finished_;  // reused
   std::vector<Loading> loading_;
-  Bytes swap_in_ = 0;  // to be charged to the next step
+  std::vector<AdapterId> victims_;  // reused
+  Bytes swap_in_ = 0;               // to be charged to the next step
   Bytes swap_out_ = 0;
   std::vector<KvMove> moves_;  // the same, request by request
 

@@ -95,6 +95,9 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const SharedStat
 
   steps_.resize(static_cast<std::size_t>(shared.backend->max_steps_in_flight()));
   totals_.kv_blocks_total = split.blocks;
+  totals_.device_bytes = settings.memory.device;
+  totals_.weight_bytes = settings.memory.weights;
+  totals_.kv_block_bytes = split.adapters.block_bytes;
   bin_.replica = id;
   bin_end_ = shared.record->options.bin;
   gauges_ = policy_->gauges();

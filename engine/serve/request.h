@@ -30,6 +30,8 @@ struct Request {
 struct Workload {
   std::vector<Adapter> adapters;  // indexed by AdapterId
   std::vector<Request> requests;  // indexed by RequestId, sorted by arrival
+  // What the requests' adapters were drawn from: shares by AdapterId, or empty for equal ones.
+  std::vector<double> adapter_shares = {};
 };
 
 }  // namespace servelab

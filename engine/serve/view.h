@@ -170,10 +170,21 @@ class ClusterView {
   const ReplicaView& replica(ReplicaId id) const { return *replicas_[index(id)]; }
   std::span<const Adapter> adapter_table() const { return adapter_table_; }
 
+  // Each adapter's share of the arrivals in the long term, as an operator knows it from history;
+  // sums to 1 over the adapters. The requests to come are drawn from these shares, so that a run
+  // may differ from them.
+  std::span<const double> long_term_shares() const { return long_term_shares_; }
+
+  Bytes block_bytes() const { return block_bytes_; }           // of one block of a replica's pool
+  TimeNs migration_delay() const { return migration_delay_; }  // that a request is on its way
+
  private:
   friend class Cluster;
   std::vector<const ReplicaView*> replicas_;
   std::span<const Adapter> adapter_table_;
+  std::vector<double> long_term_shares_;
+  Bytes block_bytes_ = 0;
+  TimeNs migration_delay_ = 0;
 };
 
 }  // namespace servelab

@@ -1,5 +1,6 @@
 #include "engine/workload/arrivals.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kNoBound = SIZE_MAX;
 constexpr char kStream[] = "arrivals";
+constexpr double kMostRequests = 2e8;
 
 GapKind gap_kind_of(const std::string& name) {
   if (name == "gamma") return GapKind::kGamma;
@@ -31,6 +33,7 @@ class Generator {
         arrivals_(inputs.settings->arrivals),
         items_(inputs.shares->size()) {
     if (all_.bounds.requests > 0) max_requests_ = static_cast<std::size_t>(all_.bounds.requests);
+    if (all_.bounds.requests_per_rate > 0) max_requests_ = requests_of_rate();
     if (all_.bounds.duration_s > 0) end_ = from_seconds(all_.bounds.duration_s);
   }
 
@@ -80,6 +83,32 @@ class Generator {
       fail("rate", "'rate' must be above 0 unless popularity.weights or a trace gives it");
     }
     return plan_.rate_per_s = 1;
+  }
+
+  std::size_t requests_of_rate() {
+    const std::string& process = arrivals_.process;
+    if (all_.bounds.requests > 0) {
+      fail("rate", "set 'requests' or 'requests_per_rate', not both");
+    }
+    if (process == "closed" || process == "replay" || arrivals_.rate_per_s <= 0) {
+      fail("rate", "'requests_per_rate' needs an arrivals.rate above 0");
+    }
+    const double requests = all_.bounds.requests_per_rate * arrivals_.rate_per_s;
+    if (requests > kMostRequests) {
+      fail("rate", "'requests_per_rate' times 'rate' makes more than 200 million requests");
+    }
+    return static_cast<std::size_t>(std::max(1.0, std::round(requests)));
+  }
+
+  // Notes what each item's calls over the whole trace come to.
+  void note_shares(const FunctionTrace& trace, const std::vector<std::uint32_t>& item_of) {
+    plan_.shares.assign(items_, 0.0);
+    double sum = 0;
+    for (std::size_t f = 0; f < trace.functions; ++f) {
+      plan_.shares[item_of[f]] += trace.total(f);
+      sum += trace.total(f);
+    }
+    for (double& share : plan_.shares) share = sum > 0 ? share / sum : 0;
   }
 
   template <class Make>
@@ -164,7 +193,10 @@ class Generator {
     const std::size_t streams = arrivals_.per_adapter ? items_ : 1;
     check_trace_size(streams, trace.bins);
     std::vector<std::uint32_t> item_of(trace.functions, 0);
-    if (arrivals_.per_adapter) item_of = mapping(trace);
+    if (arrivals_.per_adapter) {
+      item_of = mapping(trace);
+      note_shares(trace, item_of);
+    }
     std::vector<std::vector<double>> rates(streams);
     for (std::size_t f = 0; f < trace.functions; ++f) {
       std::vector<double>& sum = rates[item_of[f]];
@@ -185,7 +217,8 @@ class Generator {
 
   // dLoRA's use of Azure Functions: the trace gives each adapter's share per interval, no more.
   void trace_shares() {
-    if (max_requests_ == kNoBound) fail("process", "process trace-shares needs 'requests'");
+    if (max_requests_ == kNoBound)
+      fail("process", "process trace-shares needs 'requests' or 'requests_per_rate'");
     const FunctionTrace trace = load(arrivals_.interval_s);
     const auto item_of = mapping(trace);
     std::vector<std::vector<double>> intervals;  // calls per item; silent intervals are left out
@@ -203,6 +236,11 @@ class Generator {
     const double total = rate();
     const GapSampler gaps(gap_kind_of(arrivals_.gaps), arrivals_.cv);
     const std::size_t n = intervals.size();
+    // Every interval has the same number of requests, whatever the trace had.
+    plan_.shares.assign(items_, 0.0);
+    for (const std::vector<double>& calls : intervals) {
+      for (std::size_t i = 0; i < items_; ++i) plan_.shares[i] += calls[i] / static_cast<double>(n);
+    }
     double start_s = 0;
     for (std::size_t k = 0; k < n; ++k) {
       const std::size_t quota = (k + 1) * max_requests_ / n - k * max_requests_ / n;
@@ -228,6 +266,7 @@ class Generator {
     }
     const double scale = scale_of(trace);
     const auto item_of = mapping(trace);
+    note_shares(trace, item_of);
     // Samplers by (kind, coefficient of variation to 1 %): a Weibull one is slow to set up.
     std::map<int, GapSampler> samplers;
     const auto sampler_of = [&](float gap_cv) -> const GapSampler& {

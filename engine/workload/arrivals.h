@@ -39,6 +39,8 @@ struct ArrivalPlan {
   std::vector<WorkloadSource> sources;
   std::vector<std::string> notes;  // one line each
   double rate_per_s = 0;           // of the generated processes; 0: closed, or a trace's own
+  // Of the items over the whole trace, where the process takes them from one; else empty.
+  std::vector<double> shares = {};
 };
 
 // Throws SpecError for settings that cannot be met.

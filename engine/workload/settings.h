@@ -11,12 +11,16 @@ namespace servelab {
 
 struct WorkloadBounds {
   std::int64_t requests = 0;
+  double requests_per_rate = 0;
   double duration_s = 0;
   int models = 1;
   std::string fallback = "embedded";
 
   void fields(ParamFields& f) {
     f.add("requests", &requests, "how many requests; 0 for no bound").range(0, 1e9);
+    f.add("requests_per_rate", &requests_per_rate,
+          "instead of 'requests': this many seconds' worth of the rate, in requests")
+        .range(0, 1e9);
     f.add("duration_s", &duration_s, "arrivals end here, in seconds; 0 for no bound").range(0, 1e9);
     f.add("models", &models, "base models; adapter i belongs to model i mod models")
         .range(1, 65535);

@@ -138,6 +138,9 @@ class Builder {
     const ArrivalPlan plan = generate_arrivals(inputs);
     if (plan.rate_per_s > 0) settings_.arrivals.rate_per_s = plan.rate_per_s;
     built_.notes = plan.notes;
+    if (!built_.workload.adapters.empty()) {
+      built_.workload.adapter_shares = plan.shares.empty() ? popularity.shares() : plan.shares;
+    }
     const LengthSampler lengths(&settings_.lengths, lengths_section_, context_.data_dir,
                                 settings_.bounds.fallback == "embedded",
                                 context_.max_context_tokens);

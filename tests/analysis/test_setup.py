@@ -16,7 +16,7 @@ TOOLS = ["g++", "clang++", "cmake", "make", "ninja", "ccache", "git"]
 HEADERS = ["hdf5.h", "yaml-cpp/yaml.h", "CLI/CLI.hpp", "fmt/core.h",
            "nlohmann/json.hpp", "gtest/gtest.h",
            "gmock/gmock.h", "benchmark/benchmark.h", "openssl/evp.h", "zlib.h",
-           "sqlite3.h", "eigen3/Eigen/Core", "oneapi/dnnl/dnnl.hpp"]
+           "sqlite3.h", "eigen3/Eigen/Core", "coin/CbcModel.hpp", "oneapi/dnnl/dnnl.hpp"]
 # A python3 that makes a .venv whose python accepts everything, as pip does when all goes well.
 PYTHON = """
 case "$*" in

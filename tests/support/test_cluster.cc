@@ -57,6 +57,23 @@ Workload make_workload(const WorkloadShape& shape, std::uint64_t seed) {
   return workload;
 }
 
+namespace {
+
+std::unique_ptr<ClusterPolicy> make_cluster_policy(const RunOptions& options,
+                                                   const Technique& technique) {
+  if (options.cluster_policy) return options.cluster_policy();
+  auto policy = Registry<ClusterPolicy>::instance().make(
+      options.route.empty() ? technique.default_cluster_policy() : options.route);
+  ParamFields fields;
+  policy->fields(fields);
+  fields.bind(
+      options.route_params.empty() ? ConfigNode{} : parse_yaml(options.route_params, "test"),
+      "test");
+  return policy;
+}
+
+}  // namespace
+
 RunRecord run(const Workload& workload, const RunOptions& options) {
   VirtualTimeline timeline;
   const LinearCost cost;
@@ -78,6 +95,7 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   technique->configure(&settings.engine);
   settings.reveal_output_length = technique->capabilities().knows_output_length;
   settings.max_arrival_lag = options.max_arrival_lag;
+  settings.migration_delay = options.migration_delay;
   settings.memory.kv_per_token = kKvBytesPerToken;
   settings.memory.weights = 16 * kMiB;
   settings.memory.max_context_tokens = options.max_context_tokens;
@@ -96,11 +114,12 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   RunRecord record;
   record.options = options.record;
   std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-  for (int i = 0; i < options.replicas; ++i) policies.push_back(technique->replica_policy());
-  const std::string route =
-      options.route.empty() ? technique->default_cluster_policy() : options.route;
-  Cluster cluster(settings, workload, std::move(policies),
-                  Registry<ClusterPolicy>::instance().make(route), backend, timeline, &record);
+  for (int i = 0; i < options.replicas; ++i) {
+    policies.push_back(options.replica_policy ? options.replica_policy()
+                                              : technique->replica_policy());
+  }
+  Cluster cluster(settings, workload, std::move(policies), make_cluster_policy(options, *technique),
+                  backend, timeline, &record);
   cluster.run();
   return record;
 }

@@ -4,6 +4,8 @@
 #define SERVELAB_TESTS_SUPPORT_TEST_CLUSTER_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "engine/core/config_node.h"
@@ -35,13 +37,18 @@ Workload make_workload(const WorkloadShape& shape, std::uint64_t seed);
 
 struct RunOptions {
   std::string technique = "slora";
-  std::string params;  // YAML map of the technique's parameters
-  std::string route;   // empty: the technique's own
+  std::string params;        // YAML map of the technique's parameters
+  std::string route;         // empty: the technique's own
+  std::string route_params;  // YAML map of the cluster policy's parameters
+  // In place of `route`, and of the technique's replica policies, where set.
+  std::function<std::unique_ptr<ClusterPolicy>()> cluster_policy;
+  std::function<std::unique_ptr<ReplicaPolicy>()> replica_policy;
   int replicas = 1;
   EngineSettings engine;
   std::int64_t kv_blocks = 400;  // of 16 tokens, besides the adapter slots
   int max_context_tokens = 4096;
   TimeNs max_arrival_lag = from_seconds(10);
+  TimeNs migration_delay = from_seconds(0.001);
   RecorderOptions record;
 };
 EngineSettings small_engine();  // 16 requests, 512 tokens, all adapters in slots

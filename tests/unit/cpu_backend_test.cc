@@ -223,6 +223,91 @@ TEST(CpuBackend, TwoReplicasServeOneWorkload) {
             run.record.decision_hash.value());
 }
 
+struct Shuttled {
+  int swapped = 0, in_step = 0;  // moves of requests in these states, asked for
+};
+
+// Moves every swapped request, and at every fourth look the running ones, to the other replica,
+// each three times at most: some come back to where their KV was in host memory before.
+class Shuttle final : public ClusterPolicy {
+ public:
+  Shuttle(std::size_t requests, Shuttled* shuttled)
+      : swapped_moves_(requests), running_moves_(requests), shuttled_(shuttled) {}
+  ReplicaId route(const RoutedRequest& request, const ClusterView&) override {
+    return static_cast<ReplicaId>(index(request.id) % 2);
+  }
+  TimeNs rebalance_every() const override { return 200'000; }
+  Rebalance rebalance(const ClusterView& view) override {
+    Rebalance decision;
+    decision.outcome = Rebalance::Outcome::kDecided;
+    ++looks_;
+    for (const ReplicaView* replica : view.replicas()) {
+      const ReplicaId other = static_cast<ReplicaId>(1 - index(replica->id()));
+      const auto move = [&](RequestId id, std::vector<int>* moves) {
+        if (++(*moves)[index(id)] > 3) return 0;
+        decision.migrations.push_back({id, other});
+        return 1;
+      };
+      for (const RequestId id : replica->swapped()) {
+        shuttled_->swapped += move(id, &swapped_moves_);
+      }
+      for (const RequestId id : replica->running()) {
+        if (looks_ % 4 != 0) break;
+        const int moved = move(id, &running_moves_);
+        if (replica->request(id).in_step()) shuttled_->in_step += moved;
+      }
+    }
+    return decision;
+  }
+
+ private:
+  std::vector<int> swapped_moves_, running_moves_;  // by request
+  Shuttled* shuttled_;
+  int looks_ = 0;
+};
+
+// Migrated between two replicas, also with their KV in host memory and in the middle of steps,
+// requests get the tokens that they get where they stay.
+TEST(CpuBackend, MigrationChangesNoToken) {
+  test::WorkloadShape burst = shape();
+  burst.burst = true;
+  burst.max_output = 30;
+  const Workload workload = test::make_workload(burst, 7);
+  for (const char* technique : {"unmerged-only", "punica", "merged-only"}) {
+    const bool merged = std::string(technique) == "merged-only";
+    test::RunOptions options;
+    options.technique = technique;
+    options.engine = test::small_engine();
+    options.kv_blocks = 14;
+    options.replicas = 2;
+    options.route = "round-robin";
+    options.record.token_times = true;
+    const RealRun still = run_real(workload, options);
+    EXPECT_EQ(test::violation(workload, still.record), "");
+    EXPECT_EQ(still.record.cluster.migrations, 0);
+    EXPECT_EQ(still.outputs, alone(workload, merged)) << technique;
+    const bool swaps = std::string(technique) == "unmerged-only";
+    Shuttled shuttled;
+    options.cluster_policy = [&] {
+      return std::make_unique<Shuttle>(workload.requests.size(), &shuttled);
+    };
+    // Again where the wall clock let no look fall on a swapped request.
+    for (int run = 0; run < 5 && (run == 0 || (swaps && shuttled.swapped == 0)); ++run) {
+      const RealRun moved = run_real(workload, options);
+      EXPECT_EQ(test::violation(workload, moved.record), "");
+      EXPECT_GT(moved.record.cluster.migrations, 10) << technique;
+      EXPECT_EQ(moved.outputs, still.outputs) << technique;
+      const Shuttled seen = shuttled;
+      const RunRecord again = replay(workload, options, moved.record);
+      shuttled = seen;
+      EXPECT_EQ(again.decision_hash.value(), moved.record.decision_hash.value()) << technique;
+      EXPECT_EQ(again.token_times, moved.record.token_times) << technique;
+    }
+    EXPECT_GT(shuttled.in_step, 0) << technique;
+    EXPECT_GT(shuttled.swapped, swaps ? 0 : -1);
+  }
+}
+
 TEST(CpuBackend, ALaggingLoadGeneratorMakesARunInvalid) {
   // Arrivals long before the run begins are as late as those that a slow generator handed in.
   Workload workload = test::make_workload(shape(), 6);

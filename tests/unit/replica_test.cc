@@ -372,12 +372,15 @@ class MigrateOnce final : public ClusterPolicy {
  public:
   ReplicaId route(const RoutedRequest&, const ClusterView&) override { return ReplicaId{}; }
   TimeNs rebalance_every() const override { return 2'000'000; }
-  std::vector<Migration> rebalance(const ClusterView& view) override {
+  Rebalance rebalance(const ClusterView& view) override {
     if (done_ || view.replicas()[0]->running().empty()) return {};
     done_ = true;
-    std::vector<Migration> moves;
-    for (const RequestId id : view.replicas()[0]->running()) moves.push_back({id, ReplicaId{1}});
-    return moves;
+    Rebalance decision;
+    decision.outcome = Rebalance::Outcome::kDecided;
+    for (const RequestId id : view.replicas()[0]->running()) {
+      decision.migrations.push_back({id, ReplicaId{1}});
+    }
+    return decision;
   }
 
  private:

@@ -120,6 +120,26 @@ TEST_F(SpecTest, SweepIsACrossProductFirstKeySlowest) {
   EXPECT_EQ(point.seed, 7);
 }
 
+TEST_F(SpecTest, SweepOfSeveralMapsJoinsTheirPositions) {
+  const Spec spec =
+      load(std::string(kHead) + kWorkload +
+           "techniques: [slora, dlora, punica]\n"
+           "seeds: 2\n"
+           "sweep:\n"
+           "  - {techniques: [punica, slora], engine.max_batch: [4], workload.arrivals.rate: [1, 2]}\n"
+           "  - {techniques: [dlora], workload.arrivals.rate: [2, 3], engine.max_batch: [4]}\n"
+           "  - {workload.arrivals.rate: [4], engine.max_batch: [8]}\n");
+  ASSERT_EQ(spec.positions.size(), 4u);
+  EXPECT_EQ(spec.positions[0].text(), "max_batch=4 rate=1");
+  EXPECT_THAT(spec.positions[0].techniques, ElementsAre(0, 2));
+  EXPECT_THAT(spec.positions[1].techniques, ElementsAre(0, 1, 2));  // rate 2, of both maps
+  EXPECT_EQ(spec.positions[2].text(), "max_batch=4 rate=3");        // paths in the first map's order
+  EXPECT_THAT(spec.positions[2].techniques, ElementsAre(1));
+  EXPECT_THAT(spec.positions[3].techniques, ElementsAre(0, 1, 2));
+  EXPECT_EQ(spec.point_count(), (2u + 3u + 1u + 3u) * 2u);
+  EXPECT_THAT(spec.swept, ElementsAre("engine.max_batch", "workload.arrivals.rate"));
+}
+
 TEST_F(SpecTest, TechniqueOverridesAndSweptParameters) {
   const Spec spec =
       load(std::string(kHead) + kWorkload +
@@ -292,9 +312,22 @@ INSTANTIATE_TEST_SUITE_P(
                 with("backend: twn\n"),
                 {"case.yaml:10:1:", "one of twin, cpu, cuda", "did you mean 'twin'?"}},
         Mistake{"uneven_split", with("cluster: {tensor_parallel: 3}\n"), {"case.yaml:10:1:"}},
-        Mistake{"unknown_expect_key",
-                with("expect: [{claim: x, valeu: 3}]\n"),
-                {"case.yaml:10:", "unknown key 'valeu'", "did you mean 'value'?"}},
+        Mistake{"unknown_claim",
+                with("expect: [dlora/fig10-merged-maen]\n"),
+                {"case.yaml:10:10:", "unknown claim", "did you mean 'dlora/fig10-merged-mean'?"}},
+        Mistake{"claim_is_a_map",
+                with("expect: [{claim: x}]\n"),
+                {"case.yaml:10:10:", "must be the id of a claim in claims.yaml"}},
+        Mistake{"sweep_maps_on_other_paths",
+                with("sweep: [{engine.max_batch: [1]}, {cluster.replicas: [2]}]\n"),
+                {"case.yaml:10:", "must set the same paths as the first one"}},
+        Mistake{"sweep_maps_overlap",
+                with("sweep: [{engine.max_batch: [1]}, {engine.max_batch: [2, 1]}]\n"),
+                {"case.yaml:10:", "two maps of 'sweep' have 'max_batch=1' for the same"}},
+        Mistake{"sweep_for_nobody",
+                with("sweep: [{engine.max_batch: [1], techniques: [slorra]}]\n"),
+                {"case.yaml:10:", "labelled 'slorra'", "did you mean 'slora'?"}},
+        Mistake{"sweep_of_no_maps", with("sweep: []\n"), {"case.yaml:10:", "has no values"}},
         Mistake{"not_yaml", "title: [\n", {"case.yaml:", "not valid YAML"}},
         Mistake{"key_twice", with("seeds: 1\nseeds: 2\n"), {"case.yaml:11:1:", "given twice"}},
         Mistake{"empty_file", "", {"case.yaml:1:1:", "must be a map"}},

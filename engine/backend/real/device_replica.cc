@@ -153,7 +153,7 @@ TimeNs DeviceReplica::wait_for_adapters(const DeviceJob& job) {
 }
 
 void DeviceReplica::move_kv(const DeviceJob& job) {
-  for (const RequestId id : job.forgotten) host_kv_.erase(id);
+  for (const RequestId id : job.dropped) host_kv_.erase(id);
   for (const KvMove& move : job.moves) {
     HostMemory& host = host_kv_[move.request];
     if (move.to_host) {

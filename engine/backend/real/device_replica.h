@@ -38,7 +38,7 @@ struct DeviceJob {
   std::vector<BlockIndex> blocks;
   std::vector<AdapterId> adapters;
   std::vector<KvMove> moves;
-  std::vector<RequestId> forgotten;  // whose host copies of KV can go
+  std::vector<RequestId> dropped;  // whose host copies of KV can go
 };
 
 class DeviceReplica {

@@ -44,6 +44,7 @@ class Engine final : public RealBackend {
         replica, timeline_, adapters_, workload_.adapters.size(), std::move(device),
         DeviceReplica::Settings{layout.whole_models, padded_ ? options_.widest_rank : 0,
                                 options_.sampling}));
+    dropped_.emplace_back();
   }
 
   void preload(ReplicaId replica, AdapterId adapter) override {
@@ -56,7 +57,10 @@ class Engine final : public RealBackend {
     replicas_[index(replica)]->evict(adapter);
   }
 
-  // Only noted here: a step in flight may be reading.
+  // Both only noted here: a step in flight may be reading.
+  void drop_swapped(ReplicaId replica, RequestId request) override {
+    dropped_[index(replica)].push_back(request);
+  }
   void forget(RequestId request) override { forgotten_.push_back(request); }
 
   void submit(const StepWork& work) override {
@@ -68,7 +72,8 @@ class Engine final : public RealBackend {
     job.merge = work.merge;
     job.adapters.assign(work.adapters.begin(), work.adapters.end());
     job.moves.assign(work.moves.begin(), work.moves.end());
-    if (replicas_.size() == 1) clear_forgotten(&job);
+    job.dropped.swap(dropped_[index(work.replica)]);
+    if (replicas_.size() == 1) clear_forgotten();
     for (const Slice& slice : work.slices) {
       const RequestView& r = work.view->request(slice.request);
       DeviceJob::Sequence& sequence = job.sequences.emplace_back();
@@ -107,11 +112,10 @@ class Engine final : public RealBackend {
 
   // With one replica its device is idle when a step is submitted. With several, another may be
   // running, so requests are kept until the end.
-  void clear_forgotten(DeviceJob* job) {
+  void clear_forgotten() {
     if (!keep_outputs_) {
       for (const RequestId id : forgotten_) histories_.erase(id);
     }
-    job->forgotten.swap(forgotten_);
     forgotten_.clear();
   }
 
@@ -126,6 +130,7 @@ class Engine final : public RealBackend {
   bool keep_outputs_ = false;
   std::unordered_map<RequestId, std::vector<std::int32_t>> histories_;
   std::vector<RequestId> forgotten_;
+  std::vector<std::vector<RequestId>> dropped_;           // by replica, since its latest step
   std::vector<std::unique_ptr<DeviceReplica>> replicas_;  // last: their threads use what is above
 };
 

@@ -1,0 +1,109 @@
+"""experiments/claims.yaml: what the papers claim, and which specs test it (their `expect`)."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis import compute
+from analysis.errors import EXPERIMENTS, shown
+
+COMPARE = ("near", "at-least", "at-most")
+KEYS = ("figure", "claim", "source", "published", "unit", "compute", "compare", "tolerance",
+        "neutral", "unsupported", "cause", "experiment")
+NEEDED = ("figure", "claim", "published", "unit")
+
+
+class ClaimsError(Exception):
+    """A mistake in claims.yaml, as one line."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One entry of claims.yaml."""
+
+    id: str
+    figure: str
+    claim: str
+    published: float
+    unit: str
+    compute: dict[str, Any] = field(default_factory=dict)
+    compare: str = "near"
+    tolerance: float = 0.0  # relative
+    neutral: float | None = None
+    source: str = ""
+    unsupported: str = ""
+    cause: str = ""
+    experiment: str = ""
+
+    @property
+    def paper(self) -> str:
+        return self.id.split("/")[0]
+
+
+def load_claims(path: Path = EXPERIMENTS / "claims.yaml") -> dict[str, Claim]:
+    """Every claim by its id; raises ClaimsError."""
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ClaimsError(f"{shown(path)}: {' '.join(str(error).split())}") from None
+    if not isinstance(entries, dict):
+        raise ClaimsError(f"{shown(path)}: must be a map from ids to claims")
+    claims = {}
+    for name, entry in entries.items():
+        problem = _problem(entry)
+        if problem:
+            raise ClaimsError(f"{shown(path)}: {name}: {problem}")
+        claims[str(name)] = Claim(id=str(name), **entry)
+    return claims
+
+
+def _problem(entry: Any) -> str:
+    """What is wrong with an entry, or ""."""
+    if not isinstance(entry, dict):
+        return "must be a map"
+    problems = [f"unknown key '{key}'; known: {', '.join(KEYS)}" for key in entry
+                if key not in KEYS]
+    problems += [f"needs '{key}'" for key in NEEDED if key not in entry]
+    problems += [f"'{key}' must be a number" for key in ("published", "tolerance", "neutral")
+                 if not isinstance(entry.get(key, 0), (int, float))]
+    if entry.get("compare", "near") not in COMPARE:
+        problems.append(f"'compare' must be one of {', '.join(COMPARE)}")
+    if "compute" not in entry and not entry.get("unsupported"):
+        problems.append("needs 'compute', or 'unsupported' with a reason")
+    if bool(entry.get("cause")) != bool(entry.get("experiment")):
+        problems.append("'cause' and 'experiment' go together: the command that showed it")
+    if "compute" in entry:
+        problems += _compute_problems(entry["compute"])
+    return problems[0] if problems else ""
+
+
+def _compute_problems(params: Any) -> list[str]:
+    if not isinstance(params, dict) or params.get("kind") not in compute.KINDS:
+        return [f"'compute' must be a map whose kind is one of {', '.join(compute.KINDS)}"]
+    kind = compute.KINDS[params["kind"]]
+    known = (*compute.COMMON, *kind.needs, *kind.may_have)
+    problems = [f"compute has an unknown key '{key}'; known: {', '.join(known)}"
+                for key in params if key not in known]
+    problems += [f"compute of kind {params['kind']} needs '{key}'" for key in kind.needs
+                 if key not in params]
+    if params.get("reduce", "") not in compute.REDUCE:
+        problems.append(f"'reduce' must be one of {', '.join(compute.REDUCE[1:])}")
+    return problems
+
+
+def expectations(experiments: Path = EXPERIMENTS) -> dict[str, list[str]]:
+    """By claim id, the specs that expect it, the figure's own first."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(experiments.glob("*/*.yaml")):
+        try:
+            spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError):
+            continue  # servelab check says what is wrong with it
+        for name in (spec or {}).get("expect") or []:
+            found.setdefault(str(name), []).append(
+                path.relative_to(experiments).with_suffix("").as_posix())
+    return {name: sorted(specs, key=lambda spec: (not name.startswith(f"{spec}-"), spec))
+            for name, specs in found.items()}

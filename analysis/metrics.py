@@ -1,0 +1,141 @@
+"""What figures and claims derive from a point, beside the metrics in /summary.
+
+DERIVED maps a metric's name to a function of the results; Results.metric knows them all. Values by
+replica come from the point files: /requests, /replicas and /series.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from analysis.results import Results
+
+
+def queueing_by_replica(results: Results, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """By replica: mean queueing delay (s), and its share of the latency (%), both over finished
+    requests; NaN for a replica without any."""
+    point = results.point(index)
+    read = {name: point.read(f"requests/{name}")
+            for name in ("replica", "status", "scheduled", "admitted", "last_token")}
+    done = (read["status"] == 1) & (read["replica"] >= 0)
+    replica = read["replica"][done].astype(int)
+    queueing_s = (read["admitted"] - read["scheduled"])[done] / 1e9
+    latency_s = (read["last_token"] - read["scheduled"])[done] / 1e9
+    count = len(point.read("replicas/busy"))
+    total, waited, spent = (np.bincount(replica, weights, count)
+                            for weights in (None, queueing_s, latency_s))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return waited / total, 100 * waited / spent
+
+
+def sm_by_replica(results: Results, index: int) -> np.ndarray:
+    """Share of the run in which a replica's device executes kernels, in percent: step time less
+    the host's part, which the device waits for."""
+    point = results.point(index)
+    working_ns = (point.read("replicas/busy") - point.read("replicas/host")).astype(float)
+    return 100 * working_ns / 1e9 / float(results.metric("duration_s")[index])
+
+
+def memory_over_time(results: Results, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per bin of /series: its start (s), replica, and device memory in use (%): weights, KV and
+    adapters, which take KV blocks."""
+    point = results.point(index)
+    size, weights, block = (point.read(f"replicas/{name}").astype(float)
+                            for name in ("device_bytes", "weight_bytes", "kv_block_bytes"))
+    replica = point.read("series/replica").astype(int)
+    used = weights[replica] + point.read("series/kv_blocks_used") * block[replica]
+    return point.read("series/start") / 1e9, replica, 100 * used / size[replica]
+
+
+def memory_by_replica(results: Results, index: int) -> np.ndarray:
+    """Mean over the bins in which a replica had a step, in percent; NaN without any."""
+    _, replica, percent = memory_over_time(results, index)
+    count = len(results.point(index).read("replicas/busy"))
+    with np.errstate(invalid="ignore"):
+        return (np.bincount(replica, percent, count) / np.bincount(replica, minlength=count))
+
+
+def overhead_shares(results: Results, index: int) -> tuple[float, float, float]:
+    """ILP solving, switching and inference in percent of their sum. Switching and inference are
+    means over the replicas, which work at the same time; the solver counts once."""
+    replicas = len(results.point(index).read("replicas/busy"))
+    solver, switching, busy = (float(results.metric(name)[index]) for name in
+                               ("solver_time_s", "switching_time_s", "busy_time_s"))
+    parts = np.array([solver, switching / replicas, (busy - switching) / replicas])
+    total = parts.sum()
+    return tuple(100 * parts / total) if total > 0 else (float("nan"),) * 3
+
+
+def is_solver_charged(results: Results) -> bool:
+    """Whether migration was decided at all, or its solver's time was charged."""
+    return bool(results.metric("solver_time_s").sum() > 0
+                or not results.metric("rebalances").sum() > 0)
+
+
+def threshold_changes(results: Results, index: int) -> float:
+    """How often alpha_switch or beta_switch took another value, all replicas."""
+    point = results.point(index)
+    changes = 0
+    for name in ("alpha_switch", "beta_switch"):
+        gauge = point.gauge(name)
+        for replica in np.unique(gauge.replica):
+            changes += int(np.count_nonzero(np.diff(gauge.value[gauge.replica == replica])))
+    return float(changes)
+
+
+def arrival_dispersion(results: Results, index: int, bin_s: float) -> float:
+    """Variance over mean of the arrivals per bin; 1 for a Poisson process of constant rate."""
+    times_s = results.point(index).read("requests/scheduled") / 1e9
+    if times_s.size == 0:
+        return float("nan")
+    counts = np.bincount((times_s // bin_s).astype(int))[:-1]  # the last bin is cut
+    return float(counts.var() / counts.mean()) if counts.size > 1 else float("nan")
+
+
+def max_over_min(values: np.ndarray) -> float:
+    """Over the replicas; NaN when one has no value or none at all is positive."""
+    least = float(np.min(values, initial=np.inf))
+    return float(np.max(values)) / least if np.isfinite(least) and least > 0 else float("nan")
+
+
+def _each(value_of: Callable[[Results, int], float]) -> Callable[[Results], np.ndarray]:
+    return lambda results: np.array([value_of(results, index)
+                                     for index in range(len(results.columns["key"]))])
+
+
+def _over(above: str, below: str, scale: float = 1) -> Callable[[Results], np.ndarray]:
+    def ratio(results: Results) -> np.ndarray:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return scale * results.metric(above) / results.metric(below)
+    return ratio
+
+
+def _if_solver_charged(
+        values_of: Callable[[Results], np.ndarray]) -> Callable[[Results], np.ndarray]:
+    """NaN for results whose solver took no time although it decided: there is nothing to say."""
+    return lambda results: values_of(results) * (1 if is_solver_charged(results) else np.nan)
+
+
+def _queueing_per_token(results: Results) -> np.ndarray:
+    """Sum of queueing delays over sum of output tokens, as dLoRA's average latency is defined."""
+    return (results.metric("queueing_mean_s") * results.metric("latency_per_token_mean_s")
+            / results.metric("latency_mean_s"))
+
+
+DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
+    "queueing_per_token_mean_s": _queueing_per_token,
+    "queueing_share_max_over_min": _each(lambda r, i: max_over_min(queueing_by_replica(r, i)[1])),
+    "queueing_delay_max_over_min": _each(lambda r, i: max_over_min(queueing_by_replica(r, i)[0])),
+    "sm_utilisation_percent": _each(lambda r, i: float(np.mean(sm_by_replica(r, i)))),
+    "sm_utilisation_max_over_min": _each(lambda r, i: max_over_min(sm_by_replica(r, i))),
+    "memory_utilisation_percent": _each(lambda r, i: float(np.mean(memory_by_replica(r, i)))),
+    "memory_utilisation_max_over_min": _each(lambda r, i: max_over_min(memory_by_replica(r, i))),
+    "inference_share_percent": _if_solver_charged(_each(lambda r, i: overhead_shares(r, i)[2])),
+    "solver_time_per_rebalance_s": _if_solver_charged(_over("solver_time_s", "rebalances")),
+    "lora_over_dense_percent": _over("lora_time_s", "dense_time_s", 100),
+    "threshold_changes": _each(threshold_changes),
+    "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
+    "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),
+}

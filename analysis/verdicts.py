@@ -1,0 +1,222 @@
+"""Judges the papers' claims by our results: python -m analysis.verdicts [PAPER...]
+
+experiments/claims.yaml says what each paper claims and how the value is computed; a spec lists in
+`expect` the claims that it tests. A claim's verdict on the results of a spec is one of
+
+    reproduced       the published value is within the claim's tolerance of ours, or inside our
+                     95 % interval while "no effect" is not; or ours keeps the published bound
+    same direction   the effect is there beyond its interval, its size is not
+    not reproduced   neither
+    open             nothing to judge yet: no results, one seed, a value beyond the sweep
+    invalid          a point behind it is INVALID
+    unsupported      these results cannot have the value
+
+The table goes to the terminal, that of all papers to results/verdicts.csv. A spec that has not run is listed only
+where the claim has no other results. Exit code 2: claims.yaml is wrong, or nothing can be written.
+"""
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis import compute
+from analysis.claim_file import Claim, ClaimsError, expectations, load_claims
+from analysis.compute import Missing
+from analysis.errors import EXPERIMENTS, ResultsError, shown
+from analysis.results import Results
+from analysis.stats import Estimate
+
+VERDICTS = ("reproduced", "same direction", "not reproduced", "open", "invalid", "unsupported")
+NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim judged by the results of one spec."""
+
+    claim: Claim
+    spec_id: str
+    verdict: str
+    estimate: Estimate = NOTHING
+    at: str = ""
+    reason: str = ""
+    backend: str = ""
+
+
+def judge(claim: Claim, results: Results) -> Verdict:
+    """The claim's verdict on these results."""
+    where = {"spec_id": results.spec_id, "backend": results.attributes.get("backend", "")}
+    if claim.unsupported:
+        return Verdict(claim, verdict="unsupported", reason=claim.unsupported, **where)
+    try:
+        found = compute.reduced(compute.found_values(results, claim.compute),
+                                claim.compute.get("reduce", ""), claim.compare)
+        used = compute.is_used(results, claim.compute)
+        invalid = int((results.columns["status"][used] != "VALID").sum())
+    except Missing as missing:
+        return Verdict(claim, verdict="open", reason=str(missing), **where)
+    except ResultsError as error:
+        return Verdict(claim, verdict="unsupported", reason=str(error), **where)
+    where |= {"estimate": found.estimate, "at": found.at}
+    if invalid:
+        return Verdict(claim, verdict="invalid", **where,
+                       reason=f"{invalid} of {int(used.sum())} points are INVALID")
+    if found.beyond:
+        return Verdict(claim, verdict="open", reason=f"{found.beyond}: extend the sweep", **where)
+    verdict, reason = _compared(claim, found.estimate)
+    return Verdict(claim, verdict=verdict, reason=reason, **where)
+
+
+def _compared(claim: Claim, ours: Estimate) -> tuple[str, str]:
+    """Verdict and reason for a finite value."""
+    has_interval = math.isfinite(ours.low)
+    low, high = (ours.low, ours.high) if has_interval else (ours.value, ours.value)
+    slack = claim.tolerance * abs(claim.published)
+    lone = "" if has_interval or not compute.KINDS[claim.compute["kind"]].has_interval else (
+        "one seed: no interval")
+    if claim.compare != "near":
+        kept = (high >= claim.published - slack if claim.compare == "at-least"
+                else low <= claim.published + slack)
+        return ("reproduced" if kept else "open" if lone else "not reproduced"), lone
+    if abs(ours.value - claim.published) <= slack:
+        return "reproduced", lone
+    neutral = claim.neutral if claim.neutral is not None else (
+        compute.KINDS[claim.compute["kind"]].neutral)
+    spans_nothing = neutral is not None and neutral != claim.published and low <= neutral <= high
+    if low <= claim.published <= high:
+        return (("open", "the interval holds the published value and no effect: more seeds")
+                if spans_nothing else ("reproduced", "inside the interval"))
+    if lone:
+        return "open", lone
+    if neutral is not None and neutral != claim.published and not spans_nothing and (
+            (ours.value > neutral) == (claim.published > neutral)):
+        return "same direction", ""
+    return "not reproduced", ""
+
+
+def verdicts_of(claims: dict[str, Claim], expected: dict[str, list[str]],
+                root: Path) -> list[Verdict]:
+    """A verdict for each claim and each spec that has results for it, in the order of the file."""
+    loaded: dict[str, Results | ResultsError] = {}
+    found = []
+    for claim in claims.values():
+        specs = expected.get(claim.id, [])
+        present = [spec for spec in specs if (root / spec / "collected.h5").is_file()]
+        if not present:
+            verdict = "unsupported" if claim.unsupported else "open"
+            reason = claim.unsupported or ("no results" if specs else "no spec expects it yet")
+            found.append(Verdict(claim, specs[0] if specs else claim.figure, verdict,
+                                 reason=reason))
+        for spec in present:
+            if spec not in loaded:
+                loaded[spec] = _load(spec, root)
+            results = loaded[spec]
+            found.append(judge(claim, results) if isinstance(results, Results) else
+                         Verdict(claim, spec, "open", reason=str(results)))
+    return found
+
+
+def _load(spec: str, root: Path) -> Results | ResultsError:
+    try:
+        results = Results.load(spec, root)
+        results.check()
+        return results
+    except ResultsError as error:
+        return error
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent where that is short."""
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def value_text(estimate: Estimate) -> str:
+    if math.isnan(estimate.low):
+        return number(estimate.value)
+    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def table_of(verdicts: list[Verdict]) -> str:
+    """A line for each verdict, its reason and the cause below it, and how many there are."""
+    signs = {"near": "", "at-least": ">= ", "at-most": "<= "}
+    lines = [f"{'claim':32} {'ours, 95 % CI':24} {'n':>2}  {'published':>12}  verdict"]
+    for row in verdicts:
+        claim = row.claim
+        name = claim.id if claim.id.startswith(f"{row.spec_id}-") else (
+            f"{claim.id} ({row.spec_id.split('/')[-1]})")
+        published = f"{signs[claim.compare]}{number(claim.published)} {claim.unit}"
+        lines.append(f"{name:32} {value_text(row.estimate):24} {row.estimate.n or '':>2}  "
+                     f"{published:>12}  {row.verdict}")
+        below = [row.reason] if row.reason else []
+        if row.verdict in ("same direction", "not reproduced"):
+            below.append(f"{claim.cause} ({claim.experiment})" if claim.cause else
+                         "no experiment has shown the cause yet")
+        for text in below:
+            lines += textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="    ")
+    counts = [f"{sum(row.verdict == name for row in verdicts)} {name}" for name in VERDICTS]
+    return "\n".join([*lines, "", f"{len(verdicts)} verdicts: {', '.join(counts)}"]) + "\n"
+
+
+def csv_of(verdicts: list[Verdict]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["claim", "paper", "figure", "spec", "backend", "sentence", "compare",
+                     "published", "tolerance", "unit", "value", "low", "high", "seeds", "at",
+                     "verdict", "reason", "cause", "experiment"])
+    for row in verdicts:
+        claim, ours = row.claim, row.estimate
+        writer.writerow([claim.id, claim.paper, claim.figure, row.spec_id, row.backend, claim.claim,
+                         claim.compare, claim.published, claim.tolerance, claim.unit,
+                         *("" if math.isnan(value) else f"{value:.6g}"
+                           for value in (ours.value, ours.low, ours.high)),
+                         ours.n, row.at, row.verdict, row.reason, claim.cause, claim.experiment])
+    return text.getvalue()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m analysis.verdicts", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("papers", nargs="*", metavar="PAPER", help="such as dlora; default: all")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR",
+                        help="where the runs are (default: results)")
+    parser.add_argument("--experiments", type=Path, default=EXPERIMENTS, metavar="DIR",
+                        help="claims.yaml and the specs (default: those of this tree)")
+    options = parser.parse_args(arguments)
+    try:
+        claims = load_claims(options.experiments / "claims.yaml")
+        known = sorted({claim.paper for claim in claims.values()})
+        unknown = [paper for paper in options.papers if paper not in known]
+        if unknown:
+            raise ClaimsError(f"no claims of '{unknown[0]}'; known papers: {', '.join(known)}")
+        found = verdicts_of(claims, expectations(options.experiments), options.results)
+        print(table_of([row for row in found if row.claim.paper in (options.papers or known)]),
+              flush=True)
+        options.results.mkdir(parents=True, exist_ok=True)
+        path = _write(options.results / "verdicts.csv", csv_of(found))
+        print(f"Written: {shown(path)}", flush=True)
+    except ClaimsError as error:
+        print(f"verdicts: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"verdicts: {error.filename or 'stdout'}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _write(path: Path, text: str) -> Path:
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        return part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

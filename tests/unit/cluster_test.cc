@@ -1,0 +1,379 @@
+// What a cluster does with its policy's decisions: late ones, wrong ones, ones that name requests
+// in any phase, and none at all from a policy that has stalled.
+#include "engine/serve/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/support/test_cluster.h"
+
+namespace servelab {
+namespace {
+
+using ::testing::HasSubstr;
+using Outcome = Rebalance::Outcome;
+using Planner = std::function<bool(const ReplicaView&, StepPlan*)>;
+using Look = std::function<Rebalance(const ClusterView&)>;
+
+constexpr TimeNs kMs = 1'000'000;
+constexpr RequestId kFirst{0}, kSecond{1};
+constexpr AdapterId kA{0}, kB{1}, kC{2};
+constexpr ReplicaId kHere{0}, kThere{1};
+
+class ScriptedReplica final : public ReplicaPolicy {
+ public:
+  explicit ScriptedReplica(Planner planner) : planner_(std::move(planner)) {}
+  bool plan(const ReplicaView& view, StepPlan* out) override { return planner_(view, out); }
+
+ private:
+  Planner planner_;
+};
+
+// Routes everything to replica 0.
+class ScriptedCluster final : public ClusterPolicy {
+ public:
+  ScriptedCluster(TimeNs period, Look look, Placement place)
+      : period_(period), look_(std::move(look)), place_(std::move(place)) {}
+  Placement place(const ClusterView&) override { return place_; }
+  ReplicaId route(const RoutedRequest&, const ClusterView&) override { return kHere; }
+  TimeNs rebalance_every() const override { return period_; }
+  Rebalance rebalance(const ClusterView& view) override { return look_(view); }
+
+ private:
+  TimeNs period_;
+  Look look_;
+  Placement place_;
+};
+
+// The twin's, and what it was told of swapped KV.
+class Witness final : public Backend {
+ public:
+  explicit Witness(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  const char* unsupported(const StepPlan& plan) const override {
+    return backend_->unsupported(plan);
+  }
+  int max_steps_in_flight() const override { return backend_->max_steps_in_flight(); }
+  const CostModel& cost() const override { return backend_->cost(); }
+  void load(ReplicaId replica, AdapterId adapter, Bytes bytes) override {
+    backend_->load(replica, adapter, bytes);
+  }
+  void submit(const StepWork& work) override {
+    moves += work.moves.size();
+    backend_->submit(work);
+  }
+  StepTiming collect(ReplicaId replica, std::uint32_t slot) override {
+    return backend_->collect(replica, slot);
+  }
+  void drop_swapped(ReplicaId replica, RequestId request) override {
+    dropped.emplace_back(replica, request);
+  }
+
+  std::size_t moves = 0;
+  std::vector<std::pair<ReplicaId, RequestId>> dropped;
+
+ private:
+  std::unique_ptr<Backend> backend_;
+};
+
+// Two replicas, and `requests` requests at t = 0 whose adapters alternate between 0 and 1.
+struct TwoReplicas {
+  Workload workload;
+  ClusterSettings settings;
+  VirtualTimeline timeline;
+  test::LinearCost cost;
+  Witness backend{make_twin_backend(&timeline, &cost, 2)};
+  Placement placement{{}, {}};
+  TimeNs period = kMs;
+
+  explicit TwoReplicas(int requests) {
+    for (int i = 0; i < 4; ++i) {
+      workload.adapters.push_back(Adapter{"a" + std::to_string(i), ModelId{}, 8, Bytes{16} * kKiB});
+    }
+    for (int i = 0; i < requests; ++i) {
+      workload.requests.push_back(
+          {0, static_cast<AdapterId>(static_cast<std::uint32_t>(i % 2)), ModelId{}, 20, 3, 10});
+    }
+    settings.replicas = 2;
+    settings.engine = test::small_engine();
+    settings.engine.adapter_slots = 2;
+    settings.memory.kv_per_token = kKiB;
+    settings.memory.device = 2 * 16 * kKiB + 20 * 16 * kKiB;  // two slots, 20 blocks
+  }
+
+  RunRecord run(const Planner& here, const Planner& there, Look look) {
+    RunRecord record;
+    record.options.token_times = true;
+    std::vector<std::unique_ptr<ReplicaPolicy>> policies;
+    policies.push_back(std::make_unique<ScriptedReplica>(here));
+    policies.push_back(std::make_unique<ScriptedReplica>(there));
+    Cluster cluster(settings, workload, std::move(policies),
+                    std::make_unique<ScriptedCluster>(period, std::move(look), placement), &backend,
+                    &timeline, &record);
+    cluster.run();
+    return record;
+  }
+};
+
+// First come, first served, loading what it needs.
+Planner serving() {
+  return [](const ReplicaView& view, StepPlan* out) {
+    const auto add = [&](RequestId id) {
+      const RequestView& r = view.request(id);
+      const auto asked = std::find(out->load.begin(), out->load.end(), r.adapter());
+      if (view.adapters().residency(r.adapter()) == Residency::kAbsent &&
+          asked == out->load.end()) {
+        out->load.push_back(r.adapter());
+      }
+      out->slices.push_back({id, r.pending()});
+    };
+    for (const RequestId id : view.running()) add(id);
+    for (const RequestId id : view.waiting()) add(id);
+    return !out->slices.empty();
+  };
+}
+
+bool plans_nothing(const ReplicaView&, StepPlan*) { return false; }
+
+Rebalance decided(std::vector<Migration> migrations) {
+  Rebalance decision;
+  decision.outcome = Outcome::kDecided;
+  decision.migrations = std::move(migrations);
+  return decision;
+}
+
+TEST(ClusterDecision, AFailedOneMovesAndLoadsNothing) {
+  TwoReplicas cluster(2);
+  int looks = 0;
+  const RunRecord record = cluster.run(serving(), serving(), [&](const ClusterView&) {
+    ++looks;
+    Rebalance decision = decided({{kFirst, kThere}});
+    decision.loads = {{kC, kThere}};
+    decision.outcome = Outcome::kFailed;
+    return decision;
+  });
+  EXPECT_EQ(test::violation(cluster.workload, record), "");
+  EXPECT_GT(looks, 1);
+  EXPECT_EQ(record.cluster.failures, looks);
+  EXPECT_EQ(record.cluster.rebalances, 0);
+  EXPECT_EQ(record.cluster.migrations, 0);
+  EXPECT_EQ(record.replicas[1].loads, 0);
+}
+
+TEST(ClusterDecision, ThatNamesWhatDoesNotExistIsRefused) {
+  const auto error_of = [](const Rebalance& decision) {
+    TwoReplicas cluster(1);
+    try {
+      cluster.run(serving(), serving(), [&](const ClusterView&) { return decision; });
+    } catch (const InvariantError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_THAT(error_of(decided({{RequestId{7}, kThere}})), HasSubstr("an unknown request"));
+  EXPECT_THAT(error_of(decided({{kNoRequest, kThere}})), HasSubstr("an unknown request"));
+  EXPECT_THAT(error_of(decided({{kFirst, ReplicaId{2}}})), HasSubstr("an unknown replica"));
+  Rebalance copy = decided({});
+  copy.loads = {{AdapterId{4}, kThere}};
+  EXPECT_THAT(error_of(copy), HasSubstr("an unknown adapter"));
+  copy.loads = {{kA, kNoReplica}};
+  EXPECT_THAT(error_of(copy), HasSubstr("an unknown replica"));
+}
+
+// Everything has ended when the decision has been made.
+TEST(ClusterDecision, ThatComesTooLateChangesNothing) {
+  TwoReplicas cluster(1);
+  const RunRecord record = cluster.run(serving(), serving(), [&](const ClusterView&) {
+    Rebalance decision = decided({{kFirst, kThere}});
+    decision.loads = {{kC, kThere}};
+    decision.decision_time = from_seconds(5);
+    return decision;
+  });
+  EXPECT_EQ(record.cluster.rebalances, 1);
+  EXPECT_EQ(record.replicas[1].loads, 0);
+  EXPECT_EQ(record.end, record.requests[0].last_token);
+}
+
+// A decision that waits for a step's end: a later one about the same request takes its place.
+TEST(ClusterDecision, OfTwoAboutARequestInAStepTheLaterCounts) {
+  for (const ReplicaId second : {kThere, kHere}) {
+    TwoReplicas cluster(1);
+    cluster.period = 200'000;  // several looks in the first step
+    int looks = 0;
+    const RunRecord record = cluster.run(serving(), serving(), [&](const ClusterView&) {
+      ++looks;
+      if (looks == 1) return decided({{kFirst, kThere}});
+      if (looks == 2) return decided({{kFirst, second}});
+      return Rebalance{};
+    });
+    EXPECT_EQ(test::violation(cluster.workload, record), "");
+    EXPECT_EQ(record.requests[0].migrations, second == kThere ? 1 : 0);
+    EXPECT_EQ(record.requests[0].replica, second);
+  }
+}
+
+// A request is preempted to host memory and leaves before a step has carried the copy out.
+TEST(ClusterMoves, ACopyToTheHostIsDroppedWithItsRequest) {
+  for (const bool migrates : {true, false}) {
+    TwoReplicas cluster(2);
+    bool preempted = false;
+    const Planner serve = serving();
+    const Planner here = [&](const ReplicaView& view, StepPlan* out) {
+      if (!preempted && view.running().size() == 2) {
+        preempted = true;
+        out->preempt = {{kFirst, PreemptMode::kSwap}};
+        return true;
+      }
+      if (view.swapped().empty()) return serve(view, out);
+      if (!migrates) out->reject = {kFirst};
+      return !migrates;
+    };
+    const RunRecord record = cluster.run(here, serve, [&](const ClusterView& view) {
+      return migrates && !view.replica(kHere).swapped().empty() ? decided({{kFirst, kThere}})
+                                                                : Rebalance{};
+    });
+    EXPECT_EQ(test::violation(cluster.workload, record), "");
+    EXPECT_EQ(record.requests[0].preemptions, 1);
+    EXPECT_EQ(record.requests[0].migrations, migrates ? 1 : 0);
+    EXPECT_EQ(cluster.backend.moves, 0u);
+    EXPECT_EQ(record.replicas[0].swap, 0);
+    ASSERT_EQ(cluster.backend.dropped.size(), 1u);
+    EXPECT_EQ(cluster.backend.dropped[0], std::make_pair(kHere, kFirst));
+  }
+}
+
+// Adapter 3 is too large for what the idle ones hold: they stay.
+TEST(ClusterMoves, NobodyGivesWayToAnAdapterThatDoesNotFit) {
+  TwoReplicas cluster(1);
+  cluster.settings.engine.adapter_memory = AdapterMemory::kUnified;
+  cluster.settings.memory.device = 20 * 16 * kKiB;
+  cluster.workload.adapters[1].bytes = 4 * 16 * kKiB;  // 4 blocks of 20, idle
+  cluster.workload.adapters[0].bytes = 5 * 16 * kKiB;  // wanted by the request
+  cluster.placement = {{kA, kB}, {}};
+  for (const Bytes blocks : {16, 400}) {
+    TwoReplicas again = TwoReplicas(0);
+    again.workload = cluster.workload;
+    again.settings = cluster.settings;
+    again.placement = cluster.placement;
+    again.workload.adapters[3].bytes = blocks * 16 * kKiB;
+    const RunRecord record = again.run(serving(), serving(), [](const ClusterView&) {
+      Rebalance decision = decided({});
+      decision.loads = {{AdapterId{3}, kHere}};
+      return decision;
+    });
+    EXPECT_EQ(test::violation(again.workload, record), "");
+    EXPECT_GT(record.cluster.rebalances, 0);
+    for (const EventRecord& event : record.events) EXPECT_NE(event.code, EventCode::kEvict);
+  }
+}
+
+// The second request came with a past from elsewhere: the first's wait for its adapter still
+// counts.
+TEST(ClusterMoves, ColdStartsAreStampedBesideMigratedRequests) {
+  TwoReplicas cluster(4);  // 0 and 2 want adapter 0
+  cluster.workload.adapters[0].bytes = Bytes{160} * kKiB;
+  cluster.settings.memory.device += 2 * 144 * kKiB;  // the slots are as large
+  cluster.placement = {{kA, kB}, {}};
+  int looks = 0;
+  cluster.workload.requests[2].output_tokens = cluster.workload.requests[2].output_limit_tokens = 9;
+  const Planner here = [serve = serving()](const ReplicaView& view, StepPlan* out) {
+    serve(view, out);
+    std::erase_if(out->slices, [](const Slice& slice) { return slice.request == kFirst; });
+    return !out->slices.empty();
+  };
+  const Planner there = [serve = serving()](const ReplicaView& view, StepPlan* out) {
+    if (view.adapters().residency(kA) == Residency::kAbsent && !view.waiting().empty()) {
+      out->load = {kA};
+      return true;
+    }
+    return view.adapters().resident(kA) && serve(view, out);
+  };
+  const RunRecord record = cluster.run(here, there, [&](const ClusterView&) {
+    return ++looks == 3 ? decided({{kFirst, kThere}, {RequestId{2}, kThere}}) : Rebalance{};
+  });
+  EXPECT_EQ(test::violation(cluster.workload, record), "");
+  EXPECT_NE(record.requests[2].prefill_start, kUnset);
+  EXPECT_LT(record.requests[2].prefill_start, record.requests[0].prefill_start);
+  EXPECT_EQ(record.requests[2].load_start, kUnset) << "it was not cold";
+  EXPECT_NE(record.requests[0].load_start, kUnset);
+}
+
+// --- stalled policies ---
+
+void expect_stalled(TwoReplicas* cluster, Look look) {
+  int looks = 0;
+  const RunRecord record = cluster->run(plans_nothing, plans_nothing, [&](const ClusterView& view) {
+    EXPECT_LT(++looks, 10'000) << "the run goes on for ever";
+    if (looks == 10'000) throw std::runtime_error("for ever");
+    return look(view);
+  });
+  ASSERT_EQ(record.invalid_reasons.size(), 1u);
+  EXPECT_THAT(record.invalid_reasons[0], HasSubstr("the policy stalled"));
+}
+
+TEST(ClusterStall, ATimerDoesNotHideIt) {
+  for (const TimeNs period : {TimeNs{1000}, kMs, 3 * kMs}) {
+    for (const TimeNs decision_time : {TimeNs{0}, kMs / 2, 10 * kMs}) {
+      TwoReplicas cluster(2);
+      cluster.period = period;
+      const auto after = [&](Rebalance decision) {
+        decision.decision_time = decision_time;
+        return decision;
+      };
+      expect_stalled(&cluster, [](const ClusterView&) { return Rebalance{}; });
+      TwoReplicas empty(2);
+      empty.period = period;
+      expect_stalled(&empty, [&](const ClusterView&) { return after(decided({})); });
+      // To and fro, so that one is always on its way.
+      TwoReplicas pendulum(2);
+      pendulum.period = period;
+      expect_stalled(&pendulum, [&](const ClusterView& view) {
+        std::vector<Migration> moves;
+        for (const RequestId id : view.replica(kHere).waiting()) moves.push_back({id, kThere});
+        for (const RequestId id : view.replica(kThere).waiting()) moves.push_back({id, kHere});
+        return after(decided(std::move(moves)));
+      });
+      // Adapters that take turns, so that one is always loading.
+      TwoReplicas copies(2);
+      copies.period = period;
+      std::uint32_t next = 0;
+      expect_stalled(&copies, [&](const ClusterView&) {
+        Rebalance decision = decided({});
+        decision.loads = {{AdapterId{next++ % 4}, kThere}};
+        return after(std::move(decision));
+      });
+    }
+  }
+}
+
+// Replica 0 serves nobody. The look that finds the run stalled moves one request; the looks go on
+// when its first step ends, and move the other.
+TEST(ClusterStall, LooksGoOnWhenADecisionEndsIt) {
+  TwoReplicas cluster(2);
+  const RunRecord record = cluster.run(plans_nothing, serving(), [](const ClusterView& view) {
+    if (!view.replica(kThere).running().empty() || view.replica(kHere).waiting().empty()) {
+      return Rebalance{};
+    }
+    return decided({{view.replica(kHere).waiting().front(), kThere}});
+  });
+  EXPECT_EQ(test::violation(cluster.workload, record), "");
+  EXPECT_EQ(record.cluster.migrations, 2);
+}
+
+// Long silence between arrivals is no stall, however often the policy looks.
+TEST(ClusterStall, SilenceBetweenArrivalsIsNone) {
+  TwoReplicas cluster(2);
+  cluster.period = kMs / 10;
+  cluster.workload.requests[1].arrival = from_seconds(2);
+  TimeNs looks = 0;
+  const RunRecord record = cluster.run(serving(), serving(), [&](const ClusterView&) {
+    ++looks;
+    return decided({});
+  });
+  EXPECT_EQ(test::violation(cluster.workload, record), "");
+  EXPECT_GE(looks, from_seconds(2) / cluster.period - 1);
+}
+
+}  // namespace
+}  // namespace servelab
