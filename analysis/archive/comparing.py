@@ -39,7 +39,7 @@ class Change:
         technique, position = self.cell
         where = " ".join([technique, *(f"{name.split('.')[-1]}={value}"
                                        for name, value in position)])
-        share = f"{100 * (self.b - self.a) / abs(self.a):+.2g} %, " if self.a else ""
+        share = f"{100 * (self.b - self.a) / abs(self.a):+.3g} %, " if self.a else ""
         interval = (f"[{self.difference.low:.3g}, {self.difference.high:.3g}], "
                     f"{self.difference.n} seeds" if self.difference.n > 1 else "one seed")
         return (f"{self.metric} of {where}: {self.a:.4g} -> {self.b:.4g} ({share}"
