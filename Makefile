@@ -36,7 +36,7 @@ spec_ids = $(patsubst experiments/%.yaml,%,$(1))
 
 KNOWN := $(call spec_ids,$(ALL_SPECS) $(SMOKE_SPECS))
 UNKNOWN := $(filter-out $(addprefix figures/,$(KNOWN)),$(filter figures/%,$(MAKECMDGOALS)))
-ifneq ($(UNKNOWN),)
+ifneq ($(if $(FROM),,$(UNKNOWN)),)
   $(error no $(UNKNOWN:figures/%=experiments/%.yaml); known: $(KNOWN))
 endif
 
@@ -52,7 +52,7 @@ if [ ! -f "$$stamp" ] || [ "$$(cat "$$stamp")" != "$$flags" ]; then \
 fi
 endef
 
-.PHONY: help setup tools build test figures cpu-figures gpu-bundle gpu-check gpu-figures fuzz bench check-format sanitize smoke clean force
+.PHONY: help setup tools python build test figures cpu-figures gpu-bundle gpu-check gpu-figures fuzz bench check-format sanitize smoke clean force
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z][^:]*:.*## / { printf "  make %-24s %s\n", $$1, $$2 } \
@@ -67,6 +67,9 @@ setup:  ## install what is missing and make the Python environment .venv
 tools:
 	@.ci/setup --no-python
 
+python:
+	@.ci/setup --only-python
+
 build: tools  ## configure once and build into $(BUILD)
 	$(call configure,$(BUILD),)
 	@cmake --build '$(BUILD)' -j $(JOBS)
@@ -75,11 +78,27 @@ test: build setup  ## build, then every C++ and Python test
 	ctest --test-dir '$(BUILD)' -j $(JOBS) --output-on-failure --no-tests=error
 	$(PYTHON) -m pytest -q tests/analysis
 
-figures: build setup  ## run every experiment (only what changed), draw every figure, judge the claims
+# FROM=archive: its figures, checked and drawn in OUT; nothing is built or run.
+FROM_OUT = $(or $(OUT),results/from/$(notdir $(patsubst %/,%,$(FROM:.tar.zst=))))
+draw_archive = $(PYTHON) -m analysis.archive verify '$(FROM)' --out '$(FROM_OUT)'
+ifdef FROM
+figures: python
+	$(draw_archive)
+
+figures/%: python force
+	$(draw_archive) --only '$*'
+else
+figures: build setup  ## run every experiment (only what changed), draw, judge; FROM=archive: draw it
 	@[ -n '$(SPECS)' ] || { echo 'figures: no specs under experiments/<paper>/' >&2; exit 1; }
 	$(SERVELAB) run $(SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(SPECS))
 	$(PYTHON) -m analysis.verdicts
+
+#! figures/<paper>/<fig>  ## run and draw one, such as figures/dlora/fig10
+figures/%: build setup force
+	$(SERVELAB) run 'experiments/$*.yaml'
+	$(PYTHON) -m analysis.draw '$*'
+endif
 
 cpu-figures: build setup  ## the figures measured on the CPU engine, in wall-clock time (about 30 minutes)
 	$(SERVELAB) run $(CPU_SPECS)
@@ -106,11 +125,6 @@ gpu-figures:  ## OUT=dir: a slice of at most 7 minutes of the GPU figures; again
 	@export LD_LIBRARY_PATH='$(if $(BUNDLE),$(abspath $(BUNDLE))/lib:)'"$${LD_LIBRARY_PATH:-}"; \
 	'$(if $(BUNDLE),$(BUNDLE)/bin/servelab,$(SERVELAB))' run --time-limit 400 --out '$(OUT)' \
 	  $(if $(PROFILE),--profile '$(PROFILE)') $(GPU_SPECS)
-
-#! figures/<paper>/<fig>  ## run and draw one, such as figures/dlora/fig10
-figures/%: build setup force
-	$(SERVELAB) run 'experiments/$*.yaml'
-	$(PYTHON) -m analysis.draw '$*'
 
 smoke: build  ## run the specs in experiments/smoke
 	@[ -n '$(SMOKE_SPECS)' ] || { echo 'smoke: no specs in experiments/smoke' >&2; exit 1; }

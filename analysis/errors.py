@@ -30,4 +30,5 @@ class ResultsError(Exception):
     """Something wrong with a results file. Its text is one line: file, what, remedy."""
 
     def __init__(self, path: Path, what: str, remedy: str) -> None:
+        self.path, self.what = path, " ".join(what.split())
         super().__init__(f"{shown(path)}: {' '.join(what.split())}; {remedy}")

@@ -19,6 +19,7 @@
 
 #include "engine/core/check.h"
 #include "engine/record/context.h"
+#include "engine/run/archive_cli.h"
 #include "engine/run/command_line.h"
 #include "engine/run/library.h"
 #include "engine/run/listing.h"
@@ -251,6 +252,9 @@ int run_parsed(int argc, char** argv) {
   const Commands commands = declare_commands(&app, &arguments);
   install_signals();
   try {
+    if (argc > 1 && std::strcmp(argv[1], "archive") == 0) {
+      archive_command({argv + 2, argv + argc});
+    }
     int code = kOk;
     if (!parse_commands(argc, argv, &app, arguments, &code)) return code;
     return dispatch(commands, arguments);

@@ -24,6 +24,14 @@ def test_help_is_the_default_and_lists_every_verb():
                       "bench", "sanitize", "check-format", "clean"}
 
 
+def test_figures_from_an_archive_need_neither_build_nor_run():
+    for goal in ("figures", "figures/dlora/fig99"):
+        shown = make("--dry-run", goal, "FROM=some/x.tar.zst").stdout
+        assert ".ci/setup --only-python" in shown and "cmake" not in shown
+        assert "servelab run" not in shown
+        assert "verify 'some/x.tar.zst' --out 'results/from/x'" in shown
+
+
 def test_unknown_figure_names_the_known_ones_before_building():
     shown = make("figures/dlora/fig99")
     assert shown.returncode != 0 and shown.stdout == ""

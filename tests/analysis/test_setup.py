@@ -116,6 +116,12 @@ def test_all_found_by_probing_goes_on_without_apt(machine):
     assert (machine.root / ".venv/made").exists()
 
 
+def test_only_python_needs_no_compiler_and_asks_for_no_package(machine):
+    done = machine.with_python().with_apt().setup("--only-python")
+    assert done.returncode == 0, done.stderr
+    assert (machine.root / ".venv/made").exists() and not machine.calls("apt-get")
+
+
 def test_found_with_pkg_config_and_conda(machine):
     machine.with_python().with_tools().with_headers("hdf5.h", "zlib.h")
     machine.stub("pkg-config", '[ "$2" = hdf5 ]')

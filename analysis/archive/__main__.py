@@ -1,0 +1,5 @@
+import sys
+
+from analysis.archive.cli import main
+
+sys.exit(main())

@@ -1,0 +1,265 @@
+"""servelab archive: results as something that can be kept, checked, and cited.
+
+Exit codes: 0; 1 when a figure is not redrawn as packed, a metric moved, or a disk failed;
+2 for bad input and for archives that are refused.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+from analysis.archive.layout import ArchiveError
+from analysis.errors import ResultsError, shown
+
+OK, FAILED, BAD_INPUT = 0, 1, 2
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ArchiveError(f"{self.prog}: {message} (servelab archive --help)")
+
+
+def size_text(size: int) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000 or unit == "MB":
+            return f"{size:.3g} {unit}" if unit != "bytes" else f"{size} bytes"
+        size /= 1000  # type: ignore[assignment]
+    return ""
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = _Parser(prog="servelab archive", description=__doc__,
+                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
+    pack = verbs.add_parser("pack", help="results of one or more specs, with their figures")
+    pack.add_argument("spec_ids", nargs="+", metavar="SPEC_ID", help="such as dlora/fig10")
+    pack.add_argument("--out", type=Path, required=True, metavar="ARCHIVE",
+                      help="a new folder, or a new file NAME.tar.zst")
+    pack.add_argument("--results", type=Path, default=Path("results"), metavar="DIR",
+                      help="where the runs are (default: results)")
+    pack.add_argument("--title", default="", help="default: the specs' titles")
+    pack.add_argument("--author", action="append", default=[],
+                      metavar="'NAME <https://orcid.org/...>'",
+                      help="as often as there are authors")
+    pack.add_argument("--licence", default=None, metavar="URL", help="default: Apache-2.0")
+    verify = verbs.add_parser("verify", help="check everything, and draw the figures again")
+    verify.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE")
+    verify.add_argument("--out", type=Path, metavar="DIR", help="keep what was drawn there")
+    verify.add_argument("--only", action="append", default=[], metavar="SPEC_ID",
+                        help="draw this spec's figure only")
+    unpack = verbs.add_parser("unpack", help="a .tar.zst as a folder, once it was checked")
+    unpack.add_argument("archive", type=Path, metavar="ARCHIVE")
+    unpack.add_argument("--out", type=Path, metavar="DIR",
+                        help="a new folder; default: the file's name without .tar.zst")
+    diff = verbs.add_parser("diff", help="which metrics moved from A to B beyond noise")
+    diff.add_argument("a", type=Path, metavar="A")
+    diff.add_argument("b", type=Path, metavar="B")
+    listing = verbs.add_parser("list", help="what archives hold")
+    listing.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE")
+    listing.add_argument("--files", action="store_true", help="every file, too")
+    return parser.parse_args(arguments)
+
+
+def pack_command(options: argparse.Namespace) -> int:
+    from analysis.archive import packing
+    sizes = packing.pack(options.spec_ids, options.results, options.out, options.title,
+                         options.author, options.licence or packing.LICENCE)
+    size = f", {size_text(options.out.stat().st_size)}" if options.out.is_file() else ""
+    print(f"{shown(options.out)}: {len(sizes)} files with {size_text(sum(sizes.values()))}{size}")
+    if not options.author:
+        print("no author is named; where it is to get a DOI, pack it with --author")
+    return OK
+
+
+def verify_command(options: argparse.Namespace) -> int:
+    code = OK
+    for name in options.archives:
+        try:
+            with tempfile.TemporaryDirectory(prefix="servelab-drawn-") as drawn:
+                code = max(code, _verify(name, options.out or Path(drawn), options))
+        except (ArchiveError, ResultsError) as error:
+            code = max(code, tell(error))
+    return code
+
+
+def _verify(name: Path, out: Path, options: argparse.Namespace) -> int:
+    from analysis.archive import checking
+    code, written = OK, []
+    with checking.opened(name) as archive:
+        unknown = sorted(set(options.only) - set(archive.spec_ids))
+        if unknown:
+            raise ArchiveError(f"{name}: holds no {', '.join(unknown)}; it holds "
+                               f"{', '.join(archive.spec_ids)}")
+        checking.check_derived(archive)
+        print(f"{name}: whole: {len(archive.sizes)} files with "
+              f"{size_text(sum(archive.sizes.values()))}, manifest {archive.sha256}")
+        other = checking.drawn_by_other_code(archive)
+        for spec_id in options.only or archive.spec_ids:
+            redrawn = checking.redraw(archive, spec_id, out)
+            written += redrawn.files
+            if not redrawn.different:
+                print(f"{spec_id}: drawn again, the same bytes: "
+                      f"{', '.join(path.name for path in redrawn.files)}")
+            elif other:
+                print(f"{spec_id}: drawn again by other code; {', '.join(redrawn.different)} "
+                      f"differ ({'; '.join(other)})")
+            else:
+                code = tell(ArchiveError(f"{name}: {spec_id}: {', '.join(redrawn.different)} is "
+                                         "not what its results and the same code draw"), FAILED)
+    if options.out is not None:
+        for path in (path for path in written if path.suffix == ".txt"):
+            print(f"\n{path.read_text(encoding='utf-8')}")
+        print(f"Drawn in {out.resolve()}:")
+        for path in written:
+            print(f"  {shown(path)}")
+    return code
+
+
+def unpack_command(options: argparse.Namespace) -> int:
+    from analysis.archive import checking, container
+    target = options.out
+    if target is None:
+        if not options.archive.name.endswith(container.SUFFIX):
+            raise ArchiveError(f"{options.archive}: does not end in {container.SUFFIX}; say with "
+                               "--out which folder is to be made")
+        target = Path(options.archive.name.removesuffix(container.SUFFIX))
+    archive = checking.unpack(options.archive, target)
+    print(f"{shown(target)}: {len(archive.sizes)} files with "
+          f"{size_text(sum(archive.sizes.values()))}")
+    return OK
+
+
+def diff_command(options: argparse.Namespace) -> int:
+    from analysis.archive import checking, comparing
+    with checking.opened(options.a) as a, checking.opened(options.b) as b:
+        common = [spec_id for spec_id in a.spec_ids if spec_id in b.spec_ids]
+        if not common:
+            raise ArchiveError(f"{options.b}: holds no spec of {options.a}, which holds "
+                               f"{', '.join(a.spec_ids)}")
+        diffs = [comparing.compare(a.results(spec_id), b.results(spec_id)) for spec_id in common]
+        comparing.judge(diffs)
+        for one, other, side in ((a, b, options.a), (b, a, options.b)):
+            for spec_id in one.spec_ids:
+                if spec_id not in other.spec_ids:
+                    print(f"{spec_id}: only in {side}")
+    for diff in diffs:
+        _print_diff(diff)
+    lost = any(diff.lost for diff in diffs) or len(common) < len(a.spec_ids)
+    return FAILED if lost or any(diff.moved for diff in diffs) else OK
+
+
+def _print_diff(diff: "object") -> None:
+    builds = ("same build id " + diff.build_ids[0] if diff.build_ids[0] == diff.build_ids[1]
+              else f"build id {diff.build_ids[0]} -> {diff.build_ids[1]}")
+    print(f"{diff.spec_id}: {diff.pairs} points in both, {builds}")
+    for text in diff.settings:
+        print(f"  setting  {text}")
+    for text in diff.lost:
+        print(f"  lost     {text}")
+    for text in diff.new:
+        print(f"  new      {text}")
+    for change in diff.moved:
+        print(f"  moved    {change.text()}")
+    noise, single = len(diff.changes) - len(diff.moved), diff.one_seed
+    print(f"  {len(diff.moved)} metrics moved beyond noise, {noise} within it, {diff.same} the "
+          f"same" + (f"; {len(single)} differ with one seed, which tells nothing of noise: "
+                     f"{single[0].text()}" + (", ..." if len(single) > 1 else "")
+                     if single else ""))
+
+
+def list_command(options: argparse.Namespace) -> int:
+    from analysis.archive import checking
+    code = OK
+    for name in options.archives:
+        try:
+            with checking.opened(name) as archive:
+                _print_list(archive, options.files)
+        except (ArchiveError, ResultsError) as error:
+            code = max(code, tell(error))
+    return code
+
+
+def _print_list(archive: "object", files: bool) -> None:
+    facts = archive.facts
+    print(f"{archive.name}: {facts['about']['title']}; schema {facts['schema']}, "
+          f"{len(archive.sizes)} files with {size_text(sum(archive.sizes.values()))}, manifest "
+          f"{archive.sha256}")
+    for spec in facts["specs"]:
+        print(f"  {spec['id']}: {spec['points']} points"
+              + (f", {spec['invalid']} INVALID" if spec["invalid"] else "")
+              + f"; {', '.join(spec['techniques'])}; seeds {len(spec['seeds'])}; "
+              f"{spec['hardware']}, {spec['model']}, backend {spec['backend']}; build id "
+              f"{', '.join(spec['build_ids'])}; {', '.join(spec['figures'])}")
+    if files:
+        for file, size in archive.sizes.items():
+            print(f"  {size:>12}  {file}")
+
+
+def tell(error: Exception, code: int = BAD_INPUT) -> int:
+    lines = error.lines if isinstance(error, ArchiveError) else [str(error)]
+    sys.stdout.flush()
+    for line in lines[:10]:
+        print(f"servelab: error: {line}", file=sys.stderr)
+    if len(lines) > 10:
+        print(f"servelab: error: and {len(lines) - 10} more", file=sys.stderr)
+    return code
+
+
+class _Stopped(BaseException):
+    """A signal: folders in the making are removed on the way out."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    caught: list[int] = []
+
+    def stop(number: int, _: object) -> NoReturn:
+        caught.append(number)
+        raise _Stopped
+
+    before = {number: signal.signal(number, stop)
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except BaseException:  # a library may turn _Stopped into another exception
+        if not caught:
+            raise
+        return 128 + caught[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(arguments: list[str]) -> int:
+    commands = {"pack": pack_command, "verify": verify_command, "unpack": unpack_command,
+                "diff": diff_command, "list": list_command}
+    options = argparse.Namespace()
+    try:
+        options = parse(arguments)
+        code = commands[options.verb](options)
+        sys.stdout.flush()
+        return code
+    except (ArchiveError, ResultsError) as error:
+        return tell(error)
+    except ModuleNotFoundError as error:
+        return tell(ArchiveError(f"the Python module {error.name} is missing: run .ci/setup "
+                                 "--only-python"))
+    except OSError as error:
+        if not _stdout_takes_what_it_has():
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # not tried again at exit
+            return tell(ArchiveError(f"stdout cannot be written: {error.strerror}"), FAILED)
+        where = error.filename or getattr(options, "out", None) or "a temporary folder"
+        return tell(ArchiveError(f"{where}: cannot be read or written: "
+                                 f"{error.strerror or error}"), FAILED)
+
+
+def _stdout_takes_what_it_has() -> bool:
+    try:
+        sys.stdout.flush()
+        return True
+    except OSError:
+        return False
