@@ -110,7 +110,8 @@ std::vector<TechniqueEntry> techniques_of(const ConfigNode& node) {
   return entries;
 }
 
-// `expect:` names claims of claims.yaml in the experiments folder; analysis/verdicts.py judges them.
+// `expect:` names claims of claims.yaml in the experiments folder; analysis/verdicts.py judges
+// them.
 void check_expectations(const ConfigNode* node, const Library& library) {
   if (node == nullptr || node->is_null()) return;
   if (!node->is_list()) {
@@ -121,7 +122,8 @@ void check_expectations(const ConfigNode* node, const Library& library) {
     if (!item.is_scalar() || item.scalar.empty()) {
       throw SpecError(item.mark, "an entry of 'expect' must be the id of a claim in claims.yaml");
     }
-    if (known.empty() || std::find(known.begin(), known.end(), item.scalar) != known.end()) continue;
+    if (known.empty() || std::find(known.begin(), known.end(), item.scalar) != known.end())
+      continue;
     throw SpecError(item.mark,
                     "unknown claim " + in_quotes(item.scalar) + "; " + suggest(item.scalar, known));
   }

@@ -79,7 +79,7 @@ struct SweepPosition {
   ConfigNode with;      // swept `with.<parameter>` values, for the techniques that have them
   std::vector<std::pair<std::string, ConfigNode>> coordinates;
   std::vector<std::size_t> techniques;  // indices of those that run here, ascending
-  std::string text() const;  // "skewness=4 rate=2", for people
+  std::string text() const;             // "skewness=4 rate=2", for people
 };
 
 struct Spec {

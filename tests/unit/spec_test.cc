@@ -121,19 +121,19 @@ TEST_F(SpecTest, SweepIsACrossProductFirstKeySlowest) {
 }
 
 TEST_F(SpecTest, SweepOfSeveralMapsJoinsTheirPositions) {
-  const Spec spec =
-      load(std::string(kHead) + kWorkload +
-           "techniques: [slora, dlora, punica]\n"
-           "seeds: 2\n"
-           "sweep:\n"
-           "  - {techniques: [punica, slora], engine.max_batch: [4], workload.arrivals.rate: [1, 2]}\n"
-           "  - {techniques: [dlora], workload.arrivals.rate: [2, 3], engine.max_batch: [4]}\n"
-           "  - {workload.arrivals.rate: [4], engine.max_batch: [8]}\n");
+  const Spec spec = load(
+      std::string(kHead) + kWorkload +
+      "techniques: [slora, dlora, punica]\n"
+      "seeds: 2\n"
+      "sweep:\n"
+      "  - {techniques: [punica, slora], engine.max_batch: [4], workload.arrivals.rate: [1, 2]}\n"
+      "  - {techniques: [dlora], workload.arrivals.rate: [2, 3], engine.max_batch: [4]}\n"
+      "  - {workload.arrivals.rate: [4], engine.max_batch: [8]}\n");
   ASSERT_EQ(spec.positions.size(), 4u);
   EXPECT_EQ(spec.positions[0].text(), "max_batch=4 rate=1");
   EXPECT_THAT(spec.positions[0].techniques, ElementsAre(0, 2));
   EXPECT_THAT(spec.positions[1].techniques, ElementsAre(0, 1, 2));  // rate 2, of both maps
-  EXPECT_EQ(spec.positions[2].text(), "max_batch=4 rate=3");        // paths in the first map's order
+  EXPECT_EQ(spec.positions[2].text(), "max_batch=4 rate=3");  // paths in the first map's order
   EXPECT_THAT(spec.positions[2].techniques, ElementsAre(1));
   EXPECT_THAT(spec.positions[3].techniques, ElementsAre(0, 1, 2));
   EXPECT_EQ(spec.point_count(), (2u + 3u + 1u + 3u) * 2u);
