@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import LogLocator  # noqa: E402
 
 from analysis.results import FOOTER_ATTRIBUTES, Curve, Results  # noqa: E402
 
@@ -128,6 +129,8 @@ def limit_line(axes: Axes, value: float, label: str) -> plt.Line2D:
 def log_axes(axes: Axes, x: list[float]) -> None:
     """Logarithmic in both directions, plain numbers at the ticks; just wide enough for `x`."""
     axes.set(xscale="log", yscale="log", xlim=(min(x) / 1.3, max(x) * 1.3))
+    if max(x) < 50 * min(x):
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("")
