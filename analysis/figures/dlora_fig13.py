@@ -33,6 +33,14 @@ def draw_over_time(axes: Axes, results: Results, technique: str) -> None:
                       color=look.color, alpha=0.2, linewidth=0)
 
 
+def held_and_batch(results: Results, index: int) -> tuple[float, float]:
+    """Requests that hold KV on the device, and requests in a step: means over the steps."""
+    point = results.point(index)
+    steps = point.read("series/steps")
+    held = np.average(point.read("series/running"), weights=steps)
+    return float(held), float(point.read("series/batch_requests").sum() / steps.sum())
+
+
 def table_of(results: Results) -> str:
     lines = [f"{results.spec_id}: utilisation in percent, mean over {len(results.seeds)} seeds, "
              "95 % CI", f"{'technique':12} {'':8} {'mean':>14} {'least to most':>16} "
@@ -48,6 +56,9 @@ def table_of(results: Results) -> str:
             lines.append(f"{technique:12} {name:8} {f'{mean.value:.1f}{half}':>14} "
                          f"{f'{min(replicas):.1f} to {max(replicas):.1f}':>16} "
                          f"{_replicas.ratio_text(balance):>22}")
+        held, batch = np.mean([held_and_batch(results, index) for index in np.flatnonzero(own)],
+                              axis=0)
+        lines.append(f"{technique:12} requests that hold KV: {held:.1f}; in a step: {batch:.1f}")
     return "\n".join(lines) + "\n"
 
 
