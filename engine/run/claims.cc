@@ -34,19 +34,42 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// Field 22 of /proc/<pid>/stat, when the process started in ticks since boot; empty for one that
-// has ended but was not waited for, nothing where /proc does not tell.
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~OpenFile() {
+    if (file_ >= 0) ::close(file_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int get() const { return file_; }
+
+ private:
+  int file_;
+};
+
+// The beginning of a small file; empty when it cannot be read.
+std::string text_in(int file) {
+  char text[4096];
+  const ssize_t size = ::pread(file, text, sizeof text, 0);
+  return size > 0 ? std::string(text, static_cast<std::size_t>(size)) : std::string();
+}
+
+// Field 22 of /proc/<pid>/stat, when the process started in ticks since boot; nothing where /proc
+// does not tell. Empty for one that has ended but was not waited for: all of it, since a killed
+// process's threads may be in a last system call, a rename for one, after its first thread is gone.
 std::optional<std::string> start_of(long pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const OpenFile file(fmt::format("/proc/{}/stat", pid));
+  const std::string text = text_in(file.get());  // not a stream, which throws when it has just gone
   const std::size_t after_name = text.rfind(')');  // the name may hold anything
   if (after_name == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(after_name + 1));
-  std::string field;
-  for (int number = 3; number <= 22 && fields >> field; ++number) {
-    if (number == 3 && (field == "Z" || field == "X")) return "";
-  }
-  return field;
+  std::istringstream rest(text.substr(after_name + 1));
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(rest), {}};
+  constexpr std::size_t kState = 0, kThreads = 17, kStart = 19;  // fields 3, 20 and 22
+  if (fields.size() <= kStart) return std::nullopt;
+  const bool has_ended = fields[kState] == "Z" || fields[kState] == "X";
+  const bool is_alone = fields[kThreads] == "0" || fields[kThreads] == "1";
+  return has_ended && is_alone ? "" : fields[kStart];
 }
 
 bool exists(const std::string& path) {
@@ -72,26 +95,17 @@ Presence presence_of(const ClaimOwner& owner, const ClaimOwner& self) {
   return *start == owner.start ? Presence::kThere : Presence::kGone;
 }
 
-std::optional<ClaimOwner> owner_in(int file) {
-  char text[1024];
-  const ssize_t size = ::pread(file, text, sizeof text, 0);
-  if (size <= 0) return std::nullopt;
-  return ClaimOwner::of_text(std::string(text, static_cast<std::size_t>(size)));
+std::optional<ClaimOwner> owner_in(int file) { return ClaimOwner::of_text(text_in(file)); }
+
+// Whether a process was killed before it had written who it is; its file's name tells.
+bool is_unborn(const fs::path& path, const ClaimOwner& self) {
+  const std::string name = path.stem().string();  // <host>-<pid>-<random>
+  const std::size_t end = name.rfind('-');
+  const std::size_t begin = end == std::string::npos ? end : name.rfind('-', end - 1);
+  if (begin == std::string::npos || name.substr(0, begin) != self.host) return false;
+  const long pid = std::strtol(name.c_str() + begin + 1, nullptr, 10);
+  return pid > 0 && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
 }
-
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~OpenFile() {
-    if (file_ >= 0) ::close(file_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int get() const { return file_; }
-
- private:
-  int file_;
-};
 
 // "0123abcd" of 0123abcd.h5.7.servelab-tmp and 0123abcd.1.claim.
 std::string key_of(const fs::path& path) {
@@ -323,6 +337,7 @@ void remove_leftovers(const std::string& folder) {
     const std::optional<ClaimOwner> owner = owner_in(file.get());
     if (owner && presence_of(*owner, self) == Presence::kGone) return true;
     if (owner && presence_of(*owner, self) == Presence::kThere) return false;
+    if (!owner && is_unborn(path, self)) return true;
     std::error_code error;
     const auto touched = fs::last_write_time(path, error);
     return !error && fs::file_time_type::clock::now() - touched > kLongAgo;

@@ -211,7 +211,7 @@ void require_slurm() {
 std::string submit(const std::string& script_path) {
   const ToolResult result = run_tool({"sbatch", "--parsable", script_path});
   if (result.code != 0) {
-    throw SpecError(script_path + ": sbatch did not take it: " + said(result));
+    throw SpecError("sbatch did not take the job: " + said(result));
   }
   return result.out.substr(0, result.out.find(';'));
 }
