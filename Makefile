@@ -73,7 +73,7 @@ build: tools  ## configure once and build into $(BUILD)
 
 test: build setup  ## build, then every C++ and Python test
 	ctest --test-dir '$(BUILD)' -j $(JOBS) --output-on-failure --no-tests=error
-	$(PYTHON) -m pytest -q tests/analysis
+	SERVELAB='$(SERVELAB)' $(PYTHON) -m pytest -q -rs tests/analysis tests/executors
 
 figures: build setup  ## run every experiment (only what changed) and draw every figure
 	@[ -n '$(SPECS)' ] || { echo 'figures: no specs under experiments/<paper>/' >&2; exit 1; }

@@ -75,6 +75,7 @@ class HandingExecutor : public RunExecutor {
     only_look.compute = false;
     only_look.jobs = 1;
     only_look.quiet = quiet;
+    only_look.stop = nullptr;  // a look is quick, and what it finds is told after Ctrl-C too
     return run_spec_in(at.folder, spec, only_look);
   }
 

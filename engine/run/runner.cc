@@ -173,7 +173,8 @@ class SpecRun {
     news->message = message;
     const std::lock_guard lock(mutex_);
     ++report_.failed;
-    report_.failures.push_back({news->key, news->label, message, is_input});
+    const std::string& key = options_.share != nullptr ? options_.share->at(task.row) : news->key;
+    report_.failures.push_back({key, news->label, message, is_input});
   }
 
   std::string label_of(const Task& task) const {
