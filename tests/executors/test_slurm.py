@@ -1,4 +1,4 @@
-"""Runs with `--executor slurm` against a real Slurm. The program is $SERVELAB, or build/servelab."""
+"""Runs with `--executor slurm` on a real Slurm. The program is $SERVELAB, or build/servelab."""
 from __future__ import annotations
 
 import collections
