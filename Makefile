@@ -76,7 +76,7 @@ build: tools  ## configure once and build into $(BUILD)
 
 test: build setup  ## build, then every C++ and Python test
 	ctest --test-dir '$(BUILD)' -j $(JOBS) --output-on-failure --no-tests=error
-	$(PYTHON) -m pytest -q tests/analysis
+	SERVELAB='$(SERVELAB)' $(PYTHON) -m pytest -q -rs tests/analysis tests/executors
 
 # FROM=archive: its figures, checked and drawn in OUT; nothing is built or run.
 FROM_OUT = $(or $(OUT),results/from/$(notdir $(patsubst %/,%,$(FROM:.tar.zst=))))

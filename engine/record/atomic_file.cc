@@ -80,7 +80,9 @@ bool has_valid_trailer(const std::string& path) {
 }
 
 void save_atomically(const std::string& path, std::span<const std::byte> bytes) {
-  const std::string temporary = path + "." + std::to_string(::getpid()) + kSuffix;
+  char host[256] = {};  // process ids of several machines may be equal
+  ::gethostname(host, sizeof host - 1);
+  const std::string temporary = path + "." + host + "-" + std::to_string(::getpid()) + kSuffix;
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) fail(path, "cannot be written", errno);
   int error = write_all(file, bytes);
@@ -98,10 +100,12 @@ void save_atomically(const std::string& path, std::span<const std::byte> bytes) 
   }
 }
 
+bool is_temporary(const std::string& path) { return path.ends_with(kSuffix); }
+
 void remove_stale_temporaries(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == kSuffix) std::filesystem::remove(entry.path(), error);
+    if (is_temporary(entry.path())) std::filesystem::remove(entry.path(), error);
   }
 }
 

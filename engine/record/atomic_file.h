@@ -19,6 +19,10 @@ std::string checksum_trailer(std::span<const std::byte> bytes);
 // Whether the file ends in the right trailer; false too when it cannot be read.
 bool has_valid_trailer(const std::string& path);
 
+// Whether this is a file that save_atomically() has not finished: of a process that is at it, or
+// was killed.
+bool is_temporary(const std::string& path);
+
 // Removes what a killed run left half-written in `folder`; call it under the folder's lock.
 void remove_stale_temporaries(const std::string& folder);
 

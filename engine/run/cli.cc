@@ -105,9 +105,11 @@ std::vector<Spec> load_specs(const Arguments& arguments) {
 }
 
 void print_report(const Spec& spec, const RunReport& report, std::size_t total) {
-  const std::size_t missing = total - report.computed - report.cached - report.failed;
+  const std::size_t missing =
+      total - report.computed - report.cached - report.failed - report.elsewhere;
   fmt::print("{}: {} points: {} run, {} cached", spec.id, total, report.computed, report.cached);
   if (report.failed > 0) fmt::print(", {} FAILED", report.failed);
+  if (report.elsewhere > 0) fmt::print(", {} handed out", report.elsewhere);
   if (missing > 0) fmt::print(", {} not run", missing);
   fmt::print("; {} VALID, {} INVALID; {:.1f} s; {}\n", report.valid, report.invalid, report.wall_s,
              report.collected ? report.folder + "/collected.h5"
@@ -124,22 +126,31 @@ int run_command(Arguments& arguments) {
         std::chrono::steady_clock::now() +
         std::chrono::milliseconds(static_cast<std::int64_t>(arguments.time_limit_s * 1e3));
   }
+  arguments.executor.profile = arguments.profile;
+  arguments.executor.quick = arguments.quick;
+  const auto executor = make_run_executor(arguments.executor, arguments.run);
   const std::vector<Spec> specs = load_specs(arguments);
   for (const Spec& spec : specs) {
     check_spec(spec, arguments.run.data_dir, false);
-    require_backends(spec);
+    if (arguments.executor.is_local()) require_backends(spec);
+  }
+  try {
+    for (const Spec& spec : specs) executor->start(spec);
+  } catch (const SpecError& problem) {
+    return error(problem.what(), kFailed);
   }
   int code = kOk;
   bool unfinished = false;
   for (const Spec& spec : specs) {
     RunReport report;
     try {
-      report = run_spec(spec, arguments.run);
+      report = executor->finish(spec);
     } catch (const SpecError& problem) {
       code = error(problem.what(), kFailed);
       continue;
     }
-    if (!arguments.run.quiet) print_report(spec, report, report.points);
+    const bool is_stdout_free = arguments.executor.emit != "-";
+    if (!arguments.run.quiet && is_stdout_free) print_report(spec, report, report.points);
     if (report.failed > 0) code = std::max(code, report.bad_input ? kBadInput : kFailed);
     if (report.collected && report.valid == 0) {
       code = std::max(code, kFailed);
@@ -148,6 +159,10 @@ int run_command(Arguments& arguments) {
     if (report.interrupted) {
       return error("interrupted: finished points are kept; run the same command to go on",
                    128 + stop_signal.load());
+    }
+    if (!report.unfinished.empty() && code == kOk) {
+      code = error(spec.id + ": " + report.unfinished + "; run the same command to go on",
+                   kUnfinished);
     }
     unfinished = unfinished || report.out_of_time;
   }
@@ -220,6 +235,10 @@ int check_stdout(int code) {
 
 int dispatch(const Commands& c, Arguments& arguments) {
   if (c.run->parsed()) return run_command(arguments);
+  if (c.work->parsed()) {
+    arguments.work.run.stop = &stop_signal;
+    return work_command(arguments.work);
+  }
   if (c.check->parsed()) return check_command(arguments);
   if (c.replay->parsed()) return replay_command(arguments);
   if (c.validate->parsed()) return validate_command(arguments);

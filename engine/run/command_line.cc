@@ -100,6 +100,8 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
       ->check(CLI::Range(1e-3, 1e9));
   c.run->add_option("--profile", arguments->profile, kProfileHelp);
   c.run->add_flag("-q,--quiet", arguments->run.quiet, "print errors only");
+  declare_executor(c.run, &arguments->executor);
+  c.work = declare_work(app, &arguments->work);
   c.replay = app->add_subcommand(
       "replay", "run points of a real backend again from their stamps; compare decisions");
   add_common(c.replay, arguments, true);

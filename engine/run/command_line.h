@@ -8,6 +8,7 @@
 
 #include "engine/run/adapters_cli.h"
 #include "engine/run/calibrate.h"
+#include "engine/run/executor_cli.h"
 #include "engine/run/generate.h"
 #include "engine/run/runner.h"
 #include "engine/run/validate.h"
@@ -20,6 +21,8 @@ struct Arguments {
   std::string experiments = "experiments";
   std::string data;
   RunOptions run;
+  ExecutorOptions executor;
+  WorkArguments work;
   GenerateOptions generate;
   AdaptersArguments adapters;
   CalibrateOptions calibrate;
@@ -32,6 +35,7 @@ struct Arguments {
 
 struct Commands {
   CLI::App* run;
+  CLI::App* work;
   CLI::App* replay;
   CLI::App* generate;
   CLI::App* adapters;

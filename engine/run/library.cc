@@ -50,8 +50,38 @@ Library Library::of_spec(const std::string& spec_path, const std::string& fallba
   return Library(fallback);
 }
 
+Library::Library(std::string root, const std::vector<NamedFile>& files) : root_(std::move(root)) {
+  for (const NamedFile& file : files) copies_[{file.kind, file.name}] = file.path;
+}
+
 std::string Library::find(const std::string& kind, const std::string& name,
                           const SourceMark& where) const {
+  const auto copy = copies_.find({kind, name});
+  if (copy != copies_.end()) return copy->second;
+  const std::string path = look_up(kind, name, where);
+  const std::lock_guard lock(found_->mutex);
+  const auto [first, last] = found_->paths.equal_range({kind, name});
+  const bool is_known =
+      std::any_of(first, last, [&](const auto& entry) { return entry.second == path; });
+  if (!is_known) found_->paths.insert({{kind, name}, path});
+  return path;
+}
+
+std::vector<NamedFile> Library::found() const {
+  const std::lock_guard lock(found_->mutex);
+  std::vector<NamedFile> files;
+  for (const auto& [of, path] : found_->paths) {
+    if (!files.empty() && files.back().kind == of.first && files.back().name == of.second) {
+      throw SpecError(of.first + " " + in_quotes(of.second) + " means " + files.back().path +
+                      " in one place and " + path + " in another; give one of them another name");
+    }
+    files.push_back({of.first, of.second, path});
+  }
+  return files;
+}
+
+std::string Library::look_up(const std::string& kind, const std::string& name,
+                             const SourceMark& where) const {
   if (is_path(name)) {
     const fs::path beside = fs::path(where.file).parent_path() / name;
     if (is_file(beside)) return beside.string();

@@ -10,19 +10,21 @@
 
 #include "engine/core/check.h"
 #include "engine/record/atomic_file.h"
+#include "engine/run/claims.h"
 
 namespace servelab {
 
-OutputFolder::OutputFolder(const std::string& out, const std::string& spec_id)
+OutputFolder::OutputFolder(const std::string& out, const std::string& spec_id, FolderUse use)
     : path_((std::filesystem::path(out) / spec_id).lexically_normal().string()) {
   std::error_code error;
   std::filesystem::create_directories(path_ + "/points", error);
   if (error) {
     throw SpecError(path_ + ": the folder cannot be made: " + system_reason(error.value()));
   }
+  if (use == FolderUse::kShared) return;
   lock();
   remove_stale_temporaries(path_);
-  remove_stale_temporaries(path_ + "/points");
+  remove_leftovers(points_path());
 }
 
 OutputFolder::~OutputFolder() {

@@ -393,4 +393,25 @@ std::string trace_names(const BuiltWorkload& workload) {
   return names.empty() ? "generated" : names;
 }
 
+PointIdentity point_identity(const std::string& spec_id, const SweepPosition& position,
+                             const PointSettings& settings, const BuiltWorkload& workload) {
+  PointIdentity identity;
+  identity.spec_id = spec_id;
+  identity.technique = settings.technique_id;
+  identity.seed = settings.seed;
+  identity.backend = settings.backend;
+  identity.hardware = settings.hardware.name;
+  identity.model = settings.model.name;
+  identity.trace = trace_names(workload);
+  identity.requested = canonical_json(settings.requested);
+  identity.sources = sources_json(workload);
+  ConfigNode sweep = ConfigNode::map();
+  for (const auto& [path, value] : position.coordinates) sweep.set(path, value);
+  identity.sweep = canonical_json(sweep);
+  for (const std::string& note : workload.notes) {
+    identity.notes += (identity.notes.empty() ? "" : "; ") + note;
+  }
+  return identity;
+}
+
 }  // namespace servelab

@@ -80,6 +80,10 @@ PointResult run_point(const PointSettings& settings, const Workload& workload);
 RunRecord replay_point(const PointSettings& settings, const Workload& workload,
                        const RunRecord& original);
 
+// What the file of a point says of it, but for its key, its effective settings and its context.
+PointIdentity point_identity(const std::string& spec_id, const SweepPosition& position,
+                             const PointSettings& settings, const BuiltWorkload& workload);
+
 // JSON list of the workload's sources, and their names on one line ("generated" without any).
 std::string sources_json(const BuiltWorkload& workload);
 std::string trace_names(const BuiltWorkload& workload);

@@ -63,8 +63,9 @@ void Progress::print_line(const PointNews& news) {
   if (news.outcome == PointOutcome::kCached) return;  // the summary counts them
   if (total_ > kLinePerPointUpTo && now < next_line_s_ && done_ != total_) return;
   next_line_s_ = now + 1;
-  fmt::print(stderr, "{} {}/{} {} {} {} {:.2f} s\n", spec_id_, done_, total_, news.key, news.label,
-             news.status, news.wall_s);
+  const std::string wall = news.wall_s > 0 ? fmt::format(" {:.2f} s", news.wall_s) : "";
+  fmt::print(stderr, "{} {}/{} {} {} {}{}\n", spec_id_, done_, total_, news.key, news.label,
+             news.status, wall);
 }
 
 void Progress::draw_bar(const std::string& label) {

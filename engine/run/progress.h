@@ -17,7 +17,7 @@ struct PointNews {
   std::string status;   // VALID or INVALID
   std::string message;  // why it is INVALID or failed
   std::string warning;  // about what was found in the cache
-  double wall_s = 0;
+  double wall_s = 0;    // 0: not known
 };
 
 // Not thread-safe: the runner calls it under a lock. Writes to stderr.

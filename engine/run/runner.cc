@@ -2,23 +2,24 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
-#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/record/atomic_file.h"
 #include "engine/record/collected_file.h"
 #include "engine/record/context.h"
-#include "engine/run/output_folder.h"
+#include "engine/run/claims.h"
+#include "engine/run/collection.h"
 #include "engine/run/point.h"
 #include "engine/run/progress.h"
 #include "engine/run/real_run.h"
 #include "engine/run/spec_check.h"
+#include "engine/run/workload_cache.h"
 
 namespace servelab {
 namespace {
@@ -29,100 +30,72 @@ class SaveError : public SpecError {
   using SpecError::SpecError;
 };
 
-// The workload of one position and seed, built by the first point that needs it and dropped after
-// the last.
-struct SharedWorkload {
-  std::mutex mutex;
-  std::shared_ptr<const BuiltWorkload> built;
-  std::atomic<std::size_t> users{0};
-};
-
-// What a workload's settings led to at one position: its effective settings and sources, without
-// the requests. They do not depend on the seed, so cached points need no workload of their own.
-struct PositionFacts {
-  std::mutex mutex;
-  std::shared_ptr<const BuiltWorkload> facts;
-};
-
 struct Task {
   std::size_t position = 0;
   std::size_t technique = 0;
   std::size_t seed = 0;
   std::size_t row = 0;  // in spec order: position, technique, seed
+  bool is_real = false;
 };
+
+// How an attempt at a point ended.
+enum class Attempt { kDone, kNoTime, kMissing, kBusy, kUnclear };
+
+constexpr std::chrono::milliseconds kAskAgain{200};
 
 class SpecRun {
  public:
-  SpecRun(const Spec& spec, const RunOptions& options)
+  SpecRun(const OutputFolder& folder, const Spec& spec, const RunOptions& options)
       : spec_(spec),
         options_(options),
-        folder_(options.out, spec.id),
-        workloads_(spec.positions.size() * spec.seeds.size()),
-        facts_(spec.positions.size()),
-        started_(std::chrono::steady_clock::now()) {
-    // Points that share a workload follow each other; those in wall-clock time come last.
-    const std::size_t seeds = spec.seeds.size();
-    for (std::size_t p = 0; p < spec.positions.size(); ++p) {
-      const std::vector<std::size_t>& techniques = spec.positions[p].techniques;
-      const std::size_t first_row = tasks_.size();
-      for (std::size_t s = 0; s < seeds; ++s) {
-        for (std::size_t i = 0; i < techniques.size(); ++i) {
-          tasks_.push_back(Task{p, techniques[i], s, first_row + i * seeds + s});
-        }
-        workloads_[p * seeds + s].users = techniques.size();
-      }
-    }
-    const auto real = std::stable_partition(tasks_.begin(), tasks_.end(), [&](const Task& task) {
-      const ConfigNode* backend = spec.positions[task.position].settings.find("backend");
-      return backend == nullptr || !is_real(backend->scalar);
-    });
-    virtual_tasks_ = static_cast<std::size_t>(real - tasks_.begin());
-    rows_.resize(tasks_.size());
-    forget_other_spec();
+        folder_(folder),
+        claims_(folder.points_path(), rules(options)),
+        workloads_(spec, options.data_dir),
+        started_(std::chrono::steady_clock::now()),
+        collection_(spec, folder) {
+    list_tasks();
+    if (options.share == nullptr) collection_.forget_other_spec();
     progress_.emplace(spec.id, tasks_.size(), options.quiet);
   }
 
   RunReport run() {
-    std::vector<std::thread> threads;
-    const auto jobs =
-        std::min<std::size_t>(static_cast<std::size_t>(options_.jobs), virtual_tasks_);
-    for (std::size_t i = 1; i < jobs; ++i) {
-      threads.emplace_back([this] { work(virtual_tasks_); });
-    }
-    work(virtual_tasks_);
-    for (std::thread& thread : threads) thread.join();
-    // A real engine has the machine to itself.
-    next_task_ = virtual_tasks_;
-    work(tasks_.size());
+    const auto real =
+        std::find_if(tasks_.begin(), tasks_.end(), [](const auto& t) { return t.is_real; });
+    run_phase({tasks_.begin(), real}, static_cast<std::size_t>(options_.jobs));
+    run_phase({real, tasks_.end()}, 1);  // a real engine has the machine to itself
     progress_->finish();
     if (save_error_) throw SaveError(*save_error_);
     return finish();
   }
 
  private:
-  // collected.h5 goes as soon as it is known to tell of other points than this spec's, so that a
-  // run that fails or is killed leaves nothing to be drawn by mistake.
-  void forget_other_spec() {
-    const std::optional<CollectedFacts> old = read_collected(folder_.collected_path());
-    if (!old) return;
-    if (old->spec != spec_.yaml || old->keys.size() != tasks_.size()) {
-      folder_.remove_collected();
-    } else {
-      old_keys_ = old->keys;
-    }
-  }
-  void forget_unless_collected(const std::string& key) {
-    if (old_keys_.empty() || std::binary_search(old_keys_.begin(), old_keys_.end(), key)) return;
-    folder_.remove_collected();
-    old_keys_.clear();
+  // A run that nobody shares the folder with may do without claims where these cannot be made.
+  static ClaimRules rules(const RunOptions& options) {
+    ClaimRules rules;
+    rules.without_links = options.share == nullptr;
+    return rules;
   }
 
-  struct Row {
-    CollectedRow collected;
-    bool present = false;
-    std::optional<std::size_t> same_as;  // another row has this key
-    std::string model, hardware, backend;
-  };
+  // Points that share a workload follow each other; those in wall-clock time come last.
+  void list_tasks() {
+    const std::size_t seeds = spec_.seeds.size();
+    std::size_t first_row = 0;
+    for (std::size_t p = 0; p < spec_.positions.size(); ++p) {
+      const std::vector<std::size_t>& techniques = spec_.positions[p].techniques;
+      const ConfigNode* backend = spec_.positions[p].settings.find("backend");
+      const bool is_real_one = backend != nullptr && is_real(backend->scalar);
+      for (std::size_t s = 0; s < seeds; ++s) {
+        for (std::size_t i = 0; i < techniques.size(); ++i) {
+          const std::size_t row = first_row + i * seeds + s;
+          if (options_.share != nullptr && !options_.share->contains(row)) continue;
+          tasks_.push_back(Task{p, techniques[i], s, row, is_real_one});
+          workloads_.add_user(p, s);
+        }
+      }
+      first_row += techniques.size() * seeds;
+    }
+    std::stable_partition(tasks_.begin(), tasks_.end(), [](const Task& t) { return !t.is_real; });
+  }
 
   bool stopping() const {
     return save_failed_ || (options_.stop != nullptr && options_.stop->load() != 0);
@@ -133,19 +106,39 @@ class SpecRun {
     if (!options_.deadline) return false;
     const std::lock_guard lock(mutex_);
     if (std::chrono::steady_clock::now() + longest_point_ <= *options_.deadline) return false;
-    report_.out_of_time = true;
+    report_.out_of_time = is_out_of_time_ = true;
     return true;
   }
 
-  void work(std::size_t end) {
+  // The tasks, then again those whose points others had claimed, until they are there.
+  void run_phase(std::vector<Task> tasks, std::size_t jobs) {
+    while (!tasks.empty() && !stopping() && !is_out_of_time_) {
+      next_task_ = 0;
+      std::vector<std::thread> threads;
+      for (std::size_t i = 1; i < std::min(jobs, tasks.size()); ++i) {
+        threads.emplace_back([this, &tasks] { work(tasks); });
+      }
+      work(tasks);
+      for (std::thread& thread : threads) thread.join();
+      tasks = std::exchange(deferred_, {});
+      if (tasks.empty()) return;
+      if (options_.share == nullptr && !std::exchange(told_to_wait_, true)) {
+        progress_->note("servelab: " + spec_.id + ": waiting for " + std::to_string(tasks.size()) +
+                        " points that others compute, such as " + holder_);
+      }
+      std::this_thread::sleep_for(kAskAgain);
+    }
+  }
+
+  void work(const std::vector<Task>& tasks) {
     while (!stopping()) {
       const std::size_t next = next_task_++;
-      if (next >= end) return;
+      if (next >= tasks.size()) return;
       PointNews news;
-      const Task& task = tasks_[next];
-      bool is_done = true;
+      const Task& task = tasks[next];
+      Attempt attempt = Attempt::kDone;
       try {
-        is_done = do_task(task, &news);
+        attempt = do_task(task, &news);
       } catch (const SaveError& error) {
         const std::lock_guard lock(mutex_);
         save_failed_ = true;
@@ -159,11 +152,23 @@ class SpecRun {
       } catch (const std::exception& error) {
         fail(task, &news, error.what(), false);
       }
-      release_workload(task);
-      if (!is_done) continue;
+      if (!is_put_off(attempt, task)) workloads_.release(task.position, task.seed);
+      if (attempt != Attempt::kDone) continue;
       const std::lock_guard lock(mutex_);
       if (!save_failed_) progress_->point(news);
     }
+  }
+
+  // Whether the task is to be tried again. A share's points are left to others who compute them.
+  bool is_put_off(Attempt attempt, const Task& task) {
+    if (attempt != Attempt::kBusy && attempt != Attempt::kUnclear) return false;
+    const std::lock_guard lock(mutex_);
+    if (attempt == Attempt::kBusy && options_.share != nullptr) {
+      ++report_.elsewhere;
+      return false;
+    }
+    deferred_.push_back(task);
+    return true;
   }
 
   void fail(const Task& task, PointNews* news, const std::string& message, bool is_input) {
@@ -172,7 +177,8 @@ class SpecRun {
     news->message = message;
     const std::lock_guard lock(mutex_);
     ++report_.failed;
-    if (!is_input) only_input_errors_ = false;
+    const std::string& key = options_.share != nullptr ? options_.share->at(task.row) : news->key;
+    report_.failures.push_back({key, news->label, message, is_input});
   }
 
   std::string label_of(const Task& task) const {
@@ -182,15 +188,14 @@ class SpecRun {
     return text + " seed=" + std::to_string(spec_.seeds[task.seed]);
   }
 
-  // False: there was no time left for it.
-  bool do_task(const Task& task, PointNews* news) {
+  Attempt do_task(const Task& task, PointNews* news) {
     const SweepPosition& position = spec_.positions[task.position];
     const TechniqueEntry& entry = spec_.techniques[task.technique];
     const PointSettings settings = resolve_point(spec_, position, entry, spec_.seeds[task.seed]);
-    const std::shared_ptr<const BuiltWorkload> facts = facts_of(task, settings);
+    const auto facts = workloads_.facts(task.position, task.seed, settings);
     const ConfigNode effective = effective_settings(settings, *facts);
 
-    Row row;
+    CollectionRow row;
     row.model = settings.model.name;
     row.hardware = settings.hardware.name;
     row.backend = settings.backend;
@@ -203,66 +208,106 @@ class SpecRun {
     }
     news->key = row.collected.key;
     news->label = label_of(task);
+    check_share(task.row, row.collected.key);
     {
       const std::lock_guard lock(mutex_);
-      const auto [owner, is_first] = owners_.emplace(row.collected.key, task.row);
-      if (!is_first) row.same_as = owner->second;
-      forget_unless_collected(row.collected.key);
+      const std::size_t owner = collection_.owner(row.collected.key, task.row);
+      if (owner != task.row) row.same_as = owner;
+      if (options_.share == nullptr) collection_.forget_unless_collected(row.collected.key);
     }
     if (row.same_as) {
       news->outcome = PointOutcome::kCached;
-    } else if (!run_or_reuse(task, settings, effective, &row.collected, news)) {
-      return false;
+    } else {
+      const Attempt attempt = run_or_reuse(task, settings, effective, &row.collected, news);
+      if (attempt != Attempt::kDone) return attempt;
     }
     row.present = true;
     const std::lock_guard lock(mutex_);
     ++(news->outcome == PointOutcome::kCached ? report_.cached : report_.computed);
-    rows_[task.row] = std::move(row);
+    collection_.set(task.row, std::move(row));
+    return Attempt::kDone;
+  }
+
+  // What a task computes must be what was asked of it.
+  void check_share(std::size_t row, const std::string& key) const {
+    if (options_.share == nullptr || options_.share->at(row) == key) return;
+    throw SpecError(
+        "what this point is made from (its data, or a model's folder) has changed since "
+        "the job was made: its key was " +
+        options_.share->at(row) + " and is " + key + "; run the spec again");
+  }
+
+  bool is_there(const std::string& path, CollectedRow* row, PointNews* news, std::string* damage) {
+    std::optional<StoredPoint> stored = read_point(path, row->key, damage);
+    if (!stored) return false;
+    row->point = std::move(*stored);
+    news->outcome = PointOutcome::kCached;
+    news->status = row->point.status;
+    news->message = row->point.reasons;
     return true;
   }
 
-  bool run_or_reuse(const Task& task, const PointSettings& settings, const ConfigNode& effective,
-                    CollectedRow* row, PointNews* news) {
+  Attempt run_or_reuse(const Task& task, const PointSettings& settings, const ConfigNode& effective,
+                       CollectedRow* row, PointNews* news) {
     const std::string path = folder_.point_path(row->key);
     if (!options_.force) {
       std::string damage;
-      if (std::optional<StoredPoint> stored = read_point(path, row->key, &damage)) {
-        row->point = std::move(*stored);
-        news->outcome = PointOutcome::kCached;
-        news->status = row->point.status;
-        news->message = row->point.reasons;
-        return true;
-      }
+      if (is_there(path, row, news, &damage)) return Attempt::kDone;
       if (!damage.empty()) {
         news->warning = path + " is damaged (" + damage + "): the point is computed again";
       }
     }
-    if (out_of_time()) return false;
+    if (!options_.compute) {
+      const std::lock_guard lock(mutex_);
+      report_.missing.push_back({task.row, row->key, news->label, task.is_real});
+      return Attempt::kMissing;
+    }
+    if (out_of_time()) return Attempt::kNoTime;
+    std::string holder;
+    const ClaimAnswer answer = claim(row->key, &holder);
+    if (answer != ClaimAnswer::kMine) {
+      const std::lock_guard lock(mutex_);
+      holder_ = holder;
+      return answer == ClaimAnswer::kBusy ? Attempt::kBusy : Attempt::kUnclear;
+    }
+    const Held held{&claims_, row->key};
+    // Its last owner may have saved it between the look above and the claim.
+    std::string ignored;
+    if (!options_.force && is_there(path, row, news, &ignored)) return Attempt::kDone;
+    return compute(task, settings, effective, row, news) ? Attempt::kDone : Attempt::kBusy;
+  }
+
+  struct Held {
+    Claims* claims;
+    std::string key;
+    ~Held() { claims->release(key); }
+  };
+
+  ClaimAnswer claim(const std::string& key, std::string* holder) {
+    try {
+      return claims_.claim(key, holder);
+    } catch (const SpecError& error) {
+      throw SaveError(error.what());
+    }
+  }
+
+  // False when this process was silent for so long that another one took the point over.
+  bool compute(const Task& task, const PointSettings& settings, const ConfigNode& effective,
+               CollectedRow* row, PointNews* news) {
     const auto began = std::chrono::steady_clock::now();
-    const std::shared_ptr<const BuiltWorkload> built = workload_of(task, settings);
-    const BuiltWorkload& workload = *built;
-    const PointResult result = run_point(settings, workload.workload);
-    PointIdentity identity;
+    const auto built = workloads_.workload(task.position, task.seed, settings);
+    const PointResult result = run_point(settings, built->workload);
+    PointIdentity identity =
+        point_identity(spec_.id, spec_.positions[task.position], settings, *built);
     identity.key = row->key;
-    identity.spec_id = spec_.id;
-    identity.technique = settings.technique_id;
-    identity.seed = settings.seed;
-    identity.backend = settings.backend;
-    identity.hardware = settings.hardware.name;
-    identity.model = settings.model.name;
-    identity.trace = trace_names(workload);
-    identity.requested = canonical_json(settings.requested);
     identity.effective = canonical_json(effective);
-    identity.sweep = coordinates_json(spec_.positions[task.position]);
-    identity.sources = sources_json(workload);
     identity.context =
         context_json(result.wall_s, to_seconds(result.record.cluster.decision_wall_time),
                      device_name(settings.backend));
-    for (const std::string& note : workload.notes) {
-      identity.notes += (identity.notes.empty() ? "" : "; ") + note;
-    }
-    save(path, point_file(identity, workload.workload, result.record, result.summary,
-                          &row->point.content_digest));
+    const std::vector<std::byte> bytes = point_file(identity, built->workload, result.record,
+                                                    result.summary, &row->point.content_digest);
+    if (!claims_.is_still_mine(row->key)) return false;
+    save(folder_.point_path(row->key), bytes);
     row->point.status = result.record.invalid_reasons.empty() ? "VALID" : "INVALID";
     for (const std::string& reason : result.record.invalid_reasons) {
       row->point.reasons += (row->point.reasons.empty() ? "" : "; ") + reason;
@@ -277,12 +322,6 @@ class SpecRun {
     return true;
   }
 
-  static std::string coordinates_json(const SweepPosition& position) {
-    ConfigNode node = ConfigNode::map();
-    for (const auto& [path, value] : position.coordinates) node.set(path, value);
-    return canonical_json(node);
-  }
-
   static void save(const std::string& path, const std::vector<std::byte>& bytes) {
     try {
       save_atomically(path, bytes);
@@ -291,122 +330,57 @@ class SpecRun {
     }
   }
 
-  SharedWorkload& shared_workload(const Task& task) {
-    return workloads_[task.position * spec_.seeds.size() + task.seed];
-  }
-
-  std::shared_ptr<const BuiltWorkload> workload_of(const Task& task,
-                                                   const PointSettings& settings) {
-    SharedWorkload& shared = shared_workload(task);
-    const std::lock_guard lock(shared.mutex);
-    if (shared.built == nullptr) {
-      shared.built =
-          std::make_shared<const BuiltWorkload>(build_point_workload(settings, options_.data_dir));
-    }
-    return shared.built;
-  }
-
-  std::shared_ptr<const BuiltWorkload> facts_of(const Task& task, const PointSettings& settings) {
-    PositionFacts& position = facts_[task.position];
-    const std::lock_guard lock(position.mutex);
-    if (position.facts == nullptr) {
-      const std::shared_ptr<const BuiltWorkload> built = workload_of(task, settings);
-      position.facts = std::make_shared<const BuiltWorkload>(
-          BuiltWorkload{Workload{}, built->effective, built->sources});
-    }
-    return position.facts;
-  }
-
-  void release_workload(const Task& task) {
-    SharedWorkload& shared = shared_workload(task);
-    if (shared.users.fetch_sub(1) != 1) return;
-    const std::lock_guard lock(shared.mutex);
-    shared.built.reset();
-  }
-
   RunReport finish() {
-    std::vector<CollectedRow> collected;
-    bool complete = true;
-    for (Row& row : rows_) {
-      if (row.same_as) row.collected.point = rows_[*row.same_as].collected.point;
-      if (!row.present || (row.same_as && !rows_[*row.same_as].present)) {
-        complete = false;
-        continue;
-      }
-      ++(row.collected.point.status == "VALID" ? report_.valid : report_.invalid);
-      collected.push_back(row.collected);
+    const std::vector<CollectedRow> there = collection_.present();
+    for (const CollectedRow& row : there) {
+      ++(row.point.status == "VALID" ? report_.valid : report_.invalid);
     }
-    if (complete) {
-      save(folder_.collected_path(), collected_file(header(), collected));
-    } else {
-      folder_.remove_collected();
-    }
-    if (!collected.empty()) report_.first_reasons = collected.front().point.reasons;
+    const bool complete = there.size() == tasks_.size();
+    if (options_.share == nullptr) report_.collected = collection_.write(there);
+    if (!there.empty()) report_.first_reasons = there.front().point.reasons;
     report_.points = tasks_.size();
     report_.interrupted = options_.stop != nullptr && options_.stop->load() != 0 && !complete;
-    report_.bad_input = report_.failed > 0 && only_input_errors_;
+    report_.bad_input = !report_.failures.empty() &&
+                        std::all_of(report_.failures.begin(), report_.failures.end(),
+                                    [](const FailedPoint& point) { return point.is_input; });
     report_.folder = folder_.path();
-    report_.collected = complete;
     const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started_;
     report_.wall_s = wall.count();
     return report_;
   }
 
-  CollectedHeader header() const {
-    CollectedHeader header;
-    header.spec_id = spec_.id;
-    header.title = spec_.title;
-    header.figure = spec_.figure;
-    header.spec = spec_.yaml;
-    header.spec_path = path_for_commands(spec_.path);
-    header.swept = spec_.swept;
-    header.backend = joined([](const Row& row) { return row.backend; });
-    header.hardware = joined([](const Row& row) { return row.hardware; });
-    header.model = joined([](const Row& row) { return row.model; });
-    header.trace = joined([](const Row& row) { return row.collected.point.trace; });
-    return header;
-  }
-
-  // The rows' distinct values, in spec order.
-  template <class Get>
-  std::string joined(Get get) const {
-    std::set<std::string> seen;
-    std::string text;
-    for (const Row& row : rows_) {
-      const std::string value = get(row);
-      if (value.empty() || !seen.insert(value).second) continue;
-      text += (text.empty() ? "" : ", ") + value;
-    }
-    return text;
-  }
-
   const Spec& spec_;
   const RunOptions& options_;
-  OutputFolder folder_;
+  const OutputFolder& folder_;
+  Claims claims_;
   std::vector<Task> tasks_;
-  std::size_t virtual_tasks_ = 0;          // tasks_ before this one run in virtual time
-  std::vector<SharedWorkload> workloads_;  // by position and seed
-  std::vector<PositionFacts> facts_;       // by position
+  WorkloadCache workloads_;
   std::chrono::steady_clock::time_point started_;
   std::atomic<std::size_t> next_task_{0};
   std::atomic<bool> save_failed_{false};
+  std::atomic<bool> is_out_of_time_{false};
+  bool told_to_wait_ = false;
 
   std::mutex mutex_;  // guards what follows
-  std::vector<Row> rows_;
-  std::map<std::string, std::size_t> owners_;  // row that computes a key
-  std::vector<std::string> old_keys_;          // of a collected.h5 that may still be this spec's
+  Collection collection_;
+  std::vector<Task> deferred_;  // others compute them: to be looked at again
+  std::string holder_;          // one of those others
   std::optional<Progress> progress_;
   std::optional<std::string> save_error_;
-  bool only_input_errors_ = true;
   std::chrono::steady_clock::duration longest_point_{0};
   RunReport report_;
 };
 
 }  // namespace
 
-RunReport run_spec(const Spec& spec, const RunOptions& options) {
+RunReport run_spec_in(const OutputFolder& folder, const Spec& spec, const RunOptions& options) {
   SL_CHECK(options.jobs >= 1, "a run has at least one job");
-  return SpecRun(spec, options).run();
+  return SpecRun(folder, spec, options).run();
+}
+
+RunReport run_spec(const Spec& spec, const RunOptions& options) {
+  const OutputFolder folder(options.out, spec.id);
+  return run_spec_in(folder, spec, options);
 }
 
 }  // namespace servelab

@@ -1,17 +1,24 @@
 // Runs the points of a spec: those that are not cached, several at once, each into a file of its
-// own, and then collected.h5. Killing it at any moment loses only the points in progress.
+// own, and then collected.h5. Killing it at any moment loses only the points in progress. Every
+// point is claimed first (claims.h), so that processes that work on one folder share them out.
 #ifndef SERVELAB_RUN_RUNNER_H_
 #define SERVELAB_RUN_RUNNER_H_
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "engine/run/output_folder.h"
 #include "engine/run/spec.h"
 
 namespace servelab {
+
+// Keys by row, which counts a spec's points by position, technique and seed.
+using PointKeys = std::map<std::size_t, std::string>;
 
 struct RunOptions {
   int jobs = 1;
@@ -22,6 +29,24 @@ struct RunOptions {
   // No point is started that would end after this if it took as long as the longest one so far.
   std::optional<std::chrono::steady_clock::time_point> deadline;
   const std::atomic<int>* stop = nullptr;  // a signal's number: start no more points
+  bool compute = true;                     // false: only find what is missing, and collect
+  // Of a task that a run handed out: compute these points alone, which must have these keys; leave
+  // collecting to others, and points to who claimed them.
+  const PointKeys* share = nullptr;
+};
+
+struct MissingPoint {
+  std::size_t row = 0;
+  std::string key;
+  std::string label;
+  bool is_real = false;  // on a backend in wall-clock time
+};
+
+struct FailedPoint {
+  std::string key;  // empty when it failed before it had one
+  std::string label;
+  std::string message;
+  bool is_input = false;  // the spec's or its data's fault
 };
 
 struct RunReport {
@@ -31,18 +56,23 @@ struct RunReport {
   std::size_t valid = 0;
   std::size_t invalid = 0;
   std::size_t failed = 0;
+  std::size_t elsewhere = 0;  // other processes compute them, or tasks that were handed out will
   bool interrupted = false;
   bool out_of_time = false;  // points are left because of the time limit
+  std::string unfinished;    // why points are missing that another run may compute; empty: none are
   bool bad_input = false;    // every failure was the spec's or its data's
   double wall_s = 0;
   std::string folder;
   bool collected = false;     // collected.h5 holds every point
   std::string first_reasons;  // why the first point is INVALID, if it is
+  std::vector<FailedPoint> failures;
+  std::vector<MissingPoint> missing;  // without `compute`: each once, in the order of computing
 };
 
 // Errors of single points are told on stderr and counted. Throws SpecError when nothing can be run,
 // or results cannot be written. A collected.h5 of other points than the spec's is removed.
 RunReport run_spec(const Spec& spec, const RunOptions& options);
+RunReport run_spec_in(const OutputFolder& folder, const Spec& spec, const RunOptions& options);
 
 }  // namespace servelab
 

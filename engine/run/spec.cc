@@ -253,9 +253,14 @@ std::size_t Spec::point_count() const {
 }
 
 Spec load_spec(const std::string& path, const std::string& experiments_dir, SpecForm form) {
-  const ConfigNode root = parse_yaml_file(path);
+  parse_yaml_file(path);  // says what is wrong with the file
+  return parse_spec(read_text(path), path, Library::of_spec(path, experiments_dir), form);
+}
+
+Spec parse_spec(const std::string& yaml, const std::string& path, const Library& library,
+                SpecForm form) {
+  const ConfigNode root = parse_yaml(yaml, path);
   if (!root.is_map()) throw SpecError(SourceMark{path, 1, 1}, "a spec must be a map of settings");
-  const std::string yaml = read_text(path);
   check_utf8(yaml, path);
   check_title_ends(root);
   SpecHeader header;
@@ -267,7 +272,7 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir, Spec
   Spec spec;
   spec.path = path;
   spec.yaml = yaml;
-  spec.library = Library::of_spec(path, experiments_dir);
+  spec.library = library;
   spec.id = spec.library.spec_id(path);
   spec.title = header.title;
   spec.figure = figure_of(root.find("figure"), spec.id);

@@ -106,6 +106,9 @@ enum class SpecForm : std::uint8_t { kFull, kQuick };
 // Reads and checks a spec file. Throws SpecError with file, line, column and the nearest valid key.
 Spec load_spec(const std::string& path, const std::string& experiments_dir,
                SpecForm form = SpecForm::kFull);
+// The same of a spec whose text is at hand; `path` is where it was.
+Spec parse_spec(const std::string& yaml, const std::string& path, const Library& library,
+                SpecForm form = SpecForm::kFull);
 
 // Puts a hardware profile in place of that of every position; "_profile" joins the id.
 void use_profile(const std::string& profile, Spec* spec);

@@ -181,6 +181,14 @@ def test_no_python_argument_leaves_the_environment_alone(machine):
     assert "unknown argument '--what'" in machine.setup("--what").stderr
 
 
+def test_slurm_is_installed_only_when_asked_for(machine):
+    machine.with_python().with_tools().with_headers().with_apt()
+    machine.stub("id", "echo 0")
+    assert machine.setup().returncode == 0 and not machine.calls("apt-get")
+    assert machine.setup("--slurm").returncode == 0
+    assert machine.calls("apt-get")[1].endswith(" slurmctld slurmd slurm-client munge")
+
+
 def test_stamp_is_written_last_and_follows_the_requirements(machine):
     machine.with_python().with_tools().with_headers()
     stamp = machine.root / ".venv/.servelab-requirements"
