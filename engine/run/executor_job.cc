@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -49,7 +50,11 @@ void make_folder(const std::string& path) {
 // Time first, so that names sort by age.
 std::string new_name() {
   std::random_device random;
-  return fmt::format("{:%Y%m%dT%H%M%SZ}-{:08x}", fmt::gmtime(std::time(nullptr)), random());
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  return fmt::format("{:%Y%m%dT%H%M%S}.{:03}Z-{:08x}",
+                     fmt::gmtime(static_cast<std::time_t>(milliseconds / 1000)),
+                     milliseconds % 1000, random());
 }
 
 // Neighbours stay together: they share workloads. Virtual points first, as the runner has them.
