@@ -24,7 +24,8 @@ NAMES = {OURS: "the paper's dLoRA", "batching": "the artifact's batching",
          "migration, K = 1": "the paper's dLoRA with K = 1",
          "migration, eta = 0": "the paper's dLoRA without eta", "dlora-artifact": "the artifact's dLoRA",
          "proactive": "the paper's proactive", "proactive (artifact)": "the artifact's proactive",
-         "rr": "the paper's RR", "rr (artifact)": "the artifact's RR (least cost)"}
+         "rr": "the paper's RR", "rr, no history": "the paper's RR, loads not known",
+         "rr (artifact)": "the artifact's RR (least cost)"}
 METRICS = {"latency_per_token_mean_s": "paper's average",
            "latency_per_token_mean_of_ratios_s": "artifact's average"}
 LOOKS = {"latency_per_token_mean_s": (style.VERMILION, "o"),
@@ -125,7 +126,7 @@ def draw(results: Results, out: Path) -> list[Path]:
         draw_rates(rates, [rate_of(row, metric) for row in rows], at, metric)
         draw_rates(ratios, [factor_of(row, rows[0], metric) for row in rows], at, metric)
     ratios.axvline(1, color=style.GREY, linewidth=0.8, zorder=1)
-    rates.set_yticks(range(len(rows)), [textwrap.fill(row.label, 40) for row in rows])
+    rates.set_yticks(range(len(rows)), [textwrap.fill(row.label, 48) for row in rows])
     rates.set_ylim(len(rows) - 0.5, -0.5)
     for axes, label in ((rates, "largest rate (requests/s)"),
                         (ratios, "over the paper's dLoRA")):

@@ -44,9 +44,9 @@ using Summary = std::vector<Metric>;
 //                                        out; scheduling: wall time, real backends only
 //   arrival_lag_max_s                    longest time from a scheduled arrival to its entry
 //   {base,dense,lora}_time_per_step_s
-//   rebalances, solver_failures          times that the cluster policy decided, and that it failed to
-//   solver_time_s                        what deciding took, as charged
-//   migrations                           requests that left a replica for another
+//   rebalances, solver_failures          times that the cluster policy decided, and that it failed
+//   to solver_time_s                        what deciding took, as charged migrations requests that
+//   left a replica for another
 Summary summarize(const Workload& workload, const RunRecord& record);
 
 double value_of(const Summary& summary, const std::string& name);  // NaN when absent
