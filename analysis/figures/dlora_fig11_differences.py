@@ -22,7 +22,8 @@ OURS = "dlora"
 NAMES = {OURS: "the paper's dLoRA", "batching": "the artifact's batching",
          "migration": "the artifact's migration",
          "migration, K = 1": "the paper's dLoRA with K = 1",
-         "migration, eta = 0": "the paper's dLoRA without eta", "dlora-artifact": "the artifact's dLoRA",
+         "migration, eta = 0": "the paper's dLoRA without eta",
+         "dlora-artifact": "the artifact's dLoRA",
          "proactive": "the paper's proactive", "proactive (artifact)": "the artifact's proactive",
          "rr": "the paper's RR", "rr, no history": "the paper's RR, loads not known",
          "rr (artifact)": "the artifact's RR (least cost)"}

@@ -131,7 +131,8 @@ def test_a_solver_that_was_charged_no_time_is_no_result(results_root):
 
 
 def test_queueing_per_token_is_sum_over_sum(results_root):
-    spec = Spec(results_root, "p/f")  # 3 requests, 30 tokens: 10 s of latency and 4 s of queueing each
+    # 3 requests, 30 tokens: 10 s of latency and 4 s of queueing each
+    spec = Spec(results_root, "p/f")
     spec.add("a", 0, {}, {"queueing_mean_s": 4.0, "latency_mean_s": 10.0,
                           "latency_per_token_mean_s": 1.0})
     spec.write()

@@ -52,7 +52,8 @@ def test_near(results_root, published, expected):
 
 
 def test_inside_the_interval(results_root):
-    found = verdicts.judge(claim(published=2.2, tolerance=0.0), results_of(results_root, spread=0.2))
+    found = verdicts.judge(claim(published=2.2, tolerance=0.0),
+                           results_of(results_root, spread=0.2))
     assert found.estimate.low < 2.2 < found.estimate.high
     assert (found.verdict, found.reason) == ("reproduced", "inside the interval")
 
