@@ -57,7 +57,8 @@ def draw(results: Results, out: Path) -> list[Path]:
             axes.set_xlabel("replica, most delayed first")
     shown = -np.sort(-published.curve(FIGURE, "queueing_share_percent", techniques[0])[1])
     width = 0.8 / (len(techniques) + 1)
-    shares.bar(np.arange(len(shown)) + len(techniques) / 2 * width, shown, width, color="white", edgecolor=style.GREY,
+    shares.bar(np.arange(len(shown)) + len(techniques) / 2 * width, shown, width, color="white",
+               edgecolor=style.GREY,
                linewidth=0.7, label="published (artifact)")
     delays.set_ylabel("mean queueing delay (s)")
     shares.set_ylabel("share of the latency (%)")

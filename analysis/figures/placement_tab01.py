@@ -56,7 +56,8 @@ def rows_of(results: Results) -> list[list[str]]:
 def claim_value(results: Results, metric: str) -> float:
     """The fitted twin's SMAPE of a metric, the larger of those with original and mean lengths."""
     pairs = [pair for pair in _twin.pairs(results) if pair.model == "fitted"]
-    return max(_twin.mean_error(results, metric, [pair for pair in pairs if pair.lengths == lengths])
+    return max(_twin.mean_error(results, metric,
+                                [pair for pair in pairs if pair.lengths == lengths])
                for lengths in {pair.lengths for pair in pairs})
 
 
