@@ -12,7 +12,8 @@ experiments/claims.yaml says what each paper claims and how the value is compute
     unsupported      these results cannot have the value
 
 The table goes to the terminal, that of all papers to results/verdicts.csv. A spec that has not run
-is listed only where the claim has no other results. Exit code 2: claims.yaml is wrong, or nothing can be written.
+is listed only where the claim has no other results. Exit code 2: claims.yaml is wrong, or nothing
+can be written.
 """
 from __future__ import annotations
 
