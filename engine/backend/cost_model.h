@@ -27,6 +27,8 @@ class RooflineCostModel : public CostModel {
   TimeNs unmerge(int rank) const override { return merge(rank); }
   TimeNs host_to_device(Bytes bytes) const override;
   TimeNs device_to_host(Bytes bytes) const override { return host_to_device(bytes); }
+  // GPU engines (vLLM, dLoRA 4.3, ours) wait for swapped KV layer by layer.
+  int swap_pieces() const override { return model_.layers; }
 
  private:
   struct LayerTime {

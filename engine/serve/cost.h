@@ -78,7 +78,7 @@ struct StepCost {
 // Where the time of a finished step went.
 struct StepTiming {
   TimeNs load_wait = 0;  // held back by loads in progress
-  TimeNs swap = 0;
+  TimeNs swap = 0;       // moving KV, as far as computing does not hide it
   TimeNs switching = 0;
   StepCost cost;
   TimeNs busy() const { return swap + switching + cost.total(); }
@@ -98,6 +98,10 @@ class CostModel {
   // Host-to-device and device-to-host copies of `bytes` (pinned memory, one stream).
   virtual TimeNs host_to_device(Bytes bytes) const = 0;
   virtual TimeNs device_to_host(Bytes bytes) const = 0;
+
+  // Pieces (layers) of which KV that is swapped is copied one by one beside the step, each layer of
+  // which waits for its own; 1: the step waits for all of it.
+  virtual int swap_pieces() const { return 1; }
 };
 
 }  // namespace servelab

@@ -44,16 +44,17 @@ class TwinBackend final : public Backend {
     if (!state.loading.empty()) start = ready_time(&state, work, now);
     StepTiming& timing = state.timing;
     timing.load_wait = start - now;
-    timing.swap = 0;
-    if (work.swap_in + work.swap_out > 0) {
-      const TimeNs link_start = std::max(start, state.link_free);
-      state.link_free = link_start + swap_time(work);
-      timing.swap = state.link_free - start;
-    }
     timing.switching = 0;
     if (work.unmerge != kBaseModel) timing.switching += cost_->unmerge(work.unmerge_rank);
     if (work.merge != kBaseModel) timing.switching += cost_->merge(work.merge_rank);
     timing.cost = cost_->step(work.shape, work.exec, work.kernel);
+    timing.swap = 0;
+    if (work.swap_in + work.swap_out > 0) {
+      const TimeNs link_start = std::max(start, state.link_free);
+      const TimeNs copy = swap_time(work);
+      state.link_free = link_start + copy;
+      timing.swap = link_start - start + not_hidden(copy, timing.cost.total());
+    }
     SL_CHECK(timing.busy() > 0, "a step takes time");
     timeline_->post(start + timing.busy(), EventKind::kStepDone,
                     pack_subject(work.replica, work.slot));
@@ -75,6 +76,16 @@ class TwinBackend final : public Backend {
     if (work.swap_out > 0) time += cost_->device_to_host(work.swap_out);
     if (work.swap_in > 0) time += cost_->host_to_device(work.swap_in);
     return time;
+  }
+
+  // What copying adds to a step when its layers follow the layers' copies: two stages in a pipeline
+  // of equal pieces take copy + (pieces - 1) * the longer of both + compute, each of one piece.
+  TimeNs not_hidden(TimeNs copy, TimeNs compute) const {
+    const int pieces = cost_->swap_pieces();
+    if (pieces <= 1) return copy;
+    const TimeNs longer = std::max(copy, compute) / pieces;
+    const TimeNs whole = copy / pieces + (pieces - 1) * longer + compute / pieces;
+    return std::max<TimeNs>(0, whole - compute);
   }
 
   // When every adapter of the step, and one to be merged, is on the device.
