@@ -79,6 +79,9 @@ def utilisation_datasets(technique: str, seed: int, replicas: int = 4) -> dict[s
             "replicas/weight_bytes": np.full(replicas, 25 * 2**30),
             "replicas/kv_block_bytes": np.full(replicas, 2**28),
             "series/start": bins * 10**9, "series/replica": np.tile(np.arange(replicas), 60),
+            "series/steps": np.full(len(bins), 40),
+            "series/batch_requests": np.full(len(bins), 560),
+            "series/running": np.full(len(bins), 57 if technique == "dlora" else 15),
             "series/kv_blocks_used": (level + rng.normal(0, 5, len(bins))).astype(int)}
 
 
