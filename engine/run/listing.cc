@@ -140,7 +140,7 @@ std::string list_text(const Library& library) {
   const Registry<ClusterPolicy>& policies = Registry<ClusterPolicy>::instance();
   text += "cluster policies (`route`):\n";
   for (const std::string& name : policies.names()) {
-    text += fmt::format("  {:<16} {}\n", name, policies.make(name)->summary());
+    text += fmt::format("  {:<24} {}\n", name, policies.make(name)->summary());
   }
   text += names_line("models", library.names("model"));
   text += names_line("hardware", library.names("hardware"));
