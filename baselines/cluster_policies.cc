@@ -7,11 +7,6 @@
 namespace servelab {
 namespace {
 
-// Unfinished requests at a replica.
-std::size_t load_of(const ReplicaView& replica) {
-  return replica.waiting().size() + replica.running().size() + replica.swapped().size();
-}
-
 class RoundRobin final : public ClusterPolicy {
  public:
   std::string summary() const override { return "each replica in turn"; }
@@ -28,9 +23,10 @@ class LeastLoaded final : public ClusterPolicy {
  public:
   std::string summary() const override { return "the replica with the fewest unfinished requests"; }
   ReplicaId route(const RoutedRequest& /*request*/, const ClusterView& view) override {
-    const auto best = std::min_element(
-        view.replicas().begin(), view.replicas().end(),
-        [](const ReplicaView* a, const ReplicaView* b) { return load_of(*a) < load_of(*b); });
+    const auto best = std::min_element(view.replicas().begin(), view.replicas().end(),
+                                       [](const ReplicaView* a, const ReplicaView* b) {
+                                         return a->unfinished() < b->unfinished();
+                                       });
     return (*best)->id();
   }
 };
@@ -59,11 +55,11 @@ class FullestFit final : public ClusterPolicy {
     const ReplicaView* best = nullptr;
     const ReplicaView* emptiest = view.replicas().front();
     for (const ReplicaView* replica : view.replicas()) {
-      if (load_of(*replica) < load_of(*emptiest)) emptiest = replica;
+      if (replica->unfinished() < emptiest->unfinished()) emptiest = replica;
       const bool fits =
-          load_of(*replica) < static_cast<std::size_t>(replica->limits().max_batch) &&
+          replica->unfinished() < static_cast<std::size_t>(replica->limits().max_batch) &&
           replica->kv().free_blocks() >= replica->kv().blocks_for(request.prompt_tokens + 1);
-      if (fits && (best == nullptr || load_of(*replica) > load_of(*best))) best = replica;
+      if (fits && (best == nullptr || replica->unfinished() > best->unfinished())) best = replica;
     }
     return (best != nullptr ? best : emptiest)->id();
   }

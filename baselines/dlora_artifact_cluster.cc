@@ -73,9 +73,7 @@ class ArtifactDispatch : public ClusterPolicy {
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
     if (request.adapter == kBaseModel) return cheapest(request.adapter, view);
     if (holders_.copies(request.adapter) == 0) {
-      const auto emptiest = std::min_element(
-          view.replicas().begin(), view.replicas().end(),
-          [](const ReplicaView* a, const ReplicaView* b) { return requests(*a) < requests(*b); });
+      const auto emptiest = std::min_element(view.replicas().begin(), view.replicas().end(), fewer);
       holders_.add(index((*emptiest)->id()), request.adapter);
     }
     return cheapest(request.adapter, view);
@@ -86,9 +84,8 @@ class ArtifactDispatch : public ClusterPolicy {
   virtual ArtifactCopies copies() const { return ArtifactCopies::kInTurn; }
   // An adapter on `replica` that may give way to another, or kBaseModel.
   virtual AdapterId substitute(const ReplicaView& /*replica*/) const { return kBaseModel; }
-  static int requests(const ReplicaView& replica) {
-    return static_cast<int>(replica.waiting().size() + replica.running().size() +
-                            replica.swapped().size());
+  static bool fewer(const ReplicaView* a, const ReplicaView* b) {
+    return a->unfinished() < b->unfinished();
   }
 
   ArtifactClusterParams params_;
@@ -179,8 +176,14 @@ class ArtifactPeriodic final : public ArtifactDispatch {
     options.form = MigrationForm::kArtifact;
     options.artifact_move_s = params_.move_s;
     options.mip.max_nodes = params_.max_nodes;
-    Rebalance decision = builder_.answer(solve_migration(builder_.problem(), options));
-    for (const AdapterCopy& copy : decision.loads) take_over(view.replica(copy.to), copy.adapter);
+    const Rebalance decision = builder_.answer(solve_migration(builder_.problem(), options));
+    const ReplicaView& a = *view.replicas()[pair.overloaded.front()];
+    const ReplicaView& b = *view.replicas()[pair.underloaded.front()];
+    for (const Migration& migration : decision.migrations) {
+      const bool to_a = migration.to == a.id();
+      const AdapterId adapter = (to_a ? b : a).request(migration.request).adapter();
+      if (adapter != kBaseModel) take_over(to_a ? a : b, adapter);
+    }
     return decision;
   }
 
@@ -212,34 +215,31 @@ class ArtifactPeriodic final : public ArtifactDispatch {
     }
     double average = 0;
     for (const ReplicaView* replica : all) {
-      average += requests(*replica) / static_cast<double>(all.size());
+      average += static_cast<double>(replica->unfinished()) / static_cast<double>(all.size());
     }
-    const auto [least, most] = std::minmax_element(
-        all.begin(), all.end(),
-        [](const auto* a, const auto* b) { return requests(*a) < requests(*b); });
-    if (requests(**most) - average < params_.request_threshold || requests(**least) >= average) {
-      return {};
-    }
+    const auto [least, most] = std::minmax_element(all.begin(), all.end(), fewer);
+    const auto count = [](const ReplicaView* replica) {
+      return static_cast<double>(replica->unfinished());
+    };
+    if (count(*most) - average < params_.request_threshold || count(*least) >= average) return {};
     return {{of(*most)}, {of(*least)}};
   }
 
-  // A migrated request's adapter takes a place in its new replica's table: of one that nobody
-  // there wants, if possible of one that another replica has too.
+  // A migrated request's adapter takes a place in its new replica's table: that of an adapter which
+  // nobody there wants, and if possible of one that another replica has too.
   void take_over(const ReplicaView& replica, AdapterId id) {
     const std::size_t at = index(replica.id());
     if (holders_.holds(at, id)) return;
     AdapterId victim = kBaseModel;
     for (const AdapterId held : holders_.of(at)) {
       if (replica.requests_of(held).count > 0) continue;
-      if (holders_.copies(held) > 1) {
-        victim = held;
-        break;
-      }
+      victim = held;
+      if (holders_.copies(held) > 1) break;
     }
     if (victim != kBaseModel) {
       holders_.replace(at, victim, id);
     } else {
-      holders_.add(at, id);
+      holders_.add(at, id);  // every other one is wanted until this decision is carried out
     }
   }
 

@@ -23,10 +23,8 @@ class PeftPolicy final : public ReplicaPolicy {
     if (view.running().empty()) {
       current_ = view.request(batch_.front()).adapter();
     }
-    const std::size_t unfinished =
-        view.waiting().size() + view.running().size() + view.swapped().size();
     const auto mine = static_cast<std::size_t>(view.requests_of(current_).count);
-    const bool open = unfinished - mine <= static_cast<std::size_t>(switch_after_) ||
+    const bool open = view.unfinished() - mine <= static_cast<std::size_t>(switch_after_) ||
                       view.request(batch_.front()).adapter() == current_;
     out->exec = merge_ ? Exec::kMerged : Exec::kUnmerged;
     out->merged = merge_ ? current_ : kBaseModel;

@@ -118,15 +118,7 @@ class FullProgram {
 MigrationSolution solve_full_migration(const MigrationScope& scope) {
   const FullProgram program(scope, nullptr);
   const MipResult result = solve(program.model(), scope.options.mip);
-  MigrationSolution out;
-  out.status = result.status;
-  out.objective_s = result.objective;
-  out.bound_s = result.bound;
-  out.columns = program.model().columns();
-  out.rows = program.model().rows();
-  out.nonzeros = program.model().nonzeros();
-  out.nodes = result.nodes;
-  out.iterations = result.iterations;
+  MigrationSolution out = reported(program.model(), result);
   if (!result.values.empty()) out.replica_of = program.placement(result.values);
   return out;
 }

@@ -357,15 +357,7 @@ std::vector<int> RelaxedProgram::placement(const std::vector<double>& values) co
 MigrationSolution solve_relaxed_migration(const MigrationScope& scope) {
   const RelaxedProgram program(scope);
   const MipResult result = solve(program.model(), scope.options.mip, program.hints());
-  MigrationSolution out;
-  out.status = result.status;
-  out.objective_s = result.objective;
-  out.bound_s = result.bound;
-  out.columns = program.model().columns();
-  out.rows = program.model().rows();
-  out.nonzeros = program.model().nonzeros();
-  out.nodes = result.nodes;
-  out.iterations = result.iterations;
+  MigrationSolution out = reported(program.model(), result);
   if (!result.values.empty()) out.replica_of = program.placement(result.values);
   return out;
 }

@@ -48,9 +48,22 @@ class MigrationScope {
   std::vector<int> receivers;  // ascending
 };
 
-// The program's solution as a placement, before it is compared with staying put. Fills in what the
-// solver reports, objective_s (infinite where there is no solution) and replica_of (then
-// empty).
+// What the solver reports; objective_s is infinite where there is no solution.
+inline MigrationSolution reported(const MipModel& model, const MipResult& result) {
+  MigrationSolution out;
+  out.status = result.status;
+  out.objective_s = result.objective;
+  out.bound_s = result.bound;
+  out.columns = model.columns();
+  out.rows = model.rows();
+  out.nonzeros = model.nonzeros();
+  out.nodes = result.nodes;
+  out.iterations = result.iterations;
+  return out;
+}
+
+// The program's solution as a placement, before it is compared with staying put: reported(), and
+// replica_of, which is empty without a solution.
 MigrationSolution solve_full_migration(const MigrationScope& scope);
 MigrationSolution solve_relaxed_migration(const MigrationScope& scope);
 

@@ -251,19 +251,23 @@ void Cluster::log_decision(const Rebalance& decision) {
   StreamHash& hash = record_->decision_hash;
   hash.add(5ull << 60 | static_cast<std::uint64_t>(timeline_->now()));
   hash.add(static_cast<std::uint64_t>(decision.decision_time));
-  std::string text;
   for (const AdapterCopy& copy : decision.loads) {
     hash.add(6ull << 60 | index(copy.to) << 32 | index(copy.adapter));
-    text += fmt::format(" load={}>r{}", index(copy.adapter), index(copy.to));
   }
   for (const Migration& migration : decision.migrations) {
     hash.add(7ull << 60 | index(migration.to) << 32 | index(migration.request));
-    text += fmt::format(" migrate={}>r{}", index(migration.request), index(migration.to));
   }
   if (!record_->options.decision_text) return;
-  record_->decisions +=
-      fmt::format("{}.{:09} cluster {}{}\n", timeline_->now() / 1'000'000'000,
-                  timeline_->now() % 1'000'000'000, failed ? "failed" : "rebalance", text);
+  std::string& text = record_->decisions;
+  text += fmt::format("{}.{:09} cluster {}", timeline_->now() / 1'000'000'000,
+                      timeline_->now() % 1'000'000'000, failed ? "failed" : "rebalance");
+  for (const AdapterCopy& copy : decision.loads) {
+    text += fmt::format(" load={}>r{}", index(copy.adapter), index(copy.to));
+  }
+  for (const Migration& migration : decision.migrations) {
+    text += fmt::format(" migrate={}>r{}", index(migration.request), index(migration.to));
+  }
+  text += '\n';
 }
 
 void Cluster::start_migration(const Migration& migration) {

@@ -109,6 +109,9 @@ class ReplicaView {
   std::span<const RequestId> swapped() const { return swapped_.all(); }  // by arrival
   std::span<const RequestId> running() const { return running_; }        // by admission
 
+  // Requests that have not ended: waiting, running and swapped.
+  std::size_t unfinished() const { return waiting_.size() + swapped_.size() + running_.size(); }
+
   // Unfinished requests of `id` (waiting, running and swapped), oldest first: first_of, then
   // next_of until kNoRequest. kBaseModel has a queue of its own.
   const AdapterQueue& requests_of(AdapterId id) const { return queues_[queue_index(id)]; }

@@ -17,24 +17,18 @@ namespace servelab {
 namespace {
 
 namespace fs = std::filesystem;
+using test::kSmallSpec;
 using test::Program;
 using test::ProgramResult;
 using test::run_program;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* kHead =
-    "title: test\nmodel: llama-2-7b\nhardware: a800-80g\n"
-    "workload:\n"
-    "  adapters: {count: 8, ranks: [8]}\n"
-    "  arrivals: {process: poisson, rate: 10}\n"
-    "  lengths: {source: lognormal, prompt: 60, output: 30}\n";
-
 class Executors : public ::testing::Test {
  protected:
   // `points` of about `requests` / 50 ms each.
   std::string spec(int points, int requests, const std::string& name = "sweep.yaml") const {
-    return folder_.file(name, std::string(kHead) + "  requests: " + std::to_string(requests) +
+    return folder_.file(name, std::string(kSmallSpec) + "  requests: " + std::to_string(requests) +
                                   "\nsweep: {workload.arrivals.rate: [5, 10]}\n"
                                   "techniques: [slora, unmerged-only]\nseeds: " +
                                   std::to_string(points / 4) + "\n");
@@ -229,7 +223,7 @@ TEST_F(Executors, TaskThatIsTerminatedKeepsWhatIsFinished) {
 
 TEST_F(Executors, FailedPointIsTold) {
   const std::string spec =
-      folder_.file("sweep.yaml", std::string(kHead) +
+      folder_.file("sweep.yaml", std::string(kSmallSpec) +
                                      "  requests: 20\ntechniques: [slora]\n"
                                      "sweep: {workload.adapters.count: [8]}\n");
   const std::string job = emit(spec, "out", 1);

@@ -16,30 +16,24 @@ namespace servelab {
 namespace {
 
 namespace fs = std::filesystem;
+using test::kSmallSpec;
 using test::Program;
 using test::ProgramResult;
 using test::run_program;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* kHead =
-    "title: test\nmodel: llama-2-7b\nhardware: a800-80g\n"
-    "workload:\n"
-    "  adapters: {count: 8, ranks: [8]}\n"
-    "  arrivals: {process: poisson, rate: 10}\n"
-    "  lengths: {source: lognormal, prompt: 60, output: 30}\n";
-
 class SpecRun : public ::testing::Test {
  protected:
   // Points that take a while, one after the other: time to interfere.
   std::string long_spec() const {
-    return folder_.file("long.yaml", std::string(kHead) +
+    return folder_.file("long.yaml", std::string(kSmallSpec) +
                                          "  requests: 4000\n"
                                          "techniques: [slora, unmerged-only]\nseeds: 12\n");
   }
   std::string short_spec(const std::string& more = "",
                          const std::string& name = "short.yaml") const {
-    return folder_.file(name, std::string(kHead) +
+    return folder_.file(name, std::string(kSmallSpec) +
                                   "  requests: 50\n"
                                   "techniques: [slora, dlora]\nseeds: 2\n" +
                                   more);
@@ -159,9 +153,9 @@ TEST_F(SpecRun, TimeLimitEndsEarlyAndTheSameCommandGoesOn) {
 }
 
 TEST_F(SpecRun, QuickFormHasAFolderOfItsOwn) {
-  const std::string spec =
-      folder_.file("figure.yaml", std::string(kHead) + "  requests: 500\ntechniques: [slora]\n" +
-                                      "seeds: 3\nquick: {workload.requests: 7, seeds: 1}\n");
+  const std::string spec = folder_.file(
+      "figure.yaml", std::string(kSmallSpec) + "  requests: 500\ntechniques: [slora]\n" +
+                         "seeds: 3\nquick: {workload.requests: 7, seeds: 1}\n");
   std::vector<std::string> quick = run(spec, "out");
   quick.push_back("--quick");
   const ProgramResult result = run_program(quick);
@@ -211,7 +205,7 @@ TEST_F(SpecRun, DamagedPointIsComputedAgain) {
 
 TEST_F(SpecRun, OldCollectionDoesNotOutliveItsSpec) {
   const std::string collected = folder_ / "out/long/collected.h5";
-  ASSERT_EQ(run_program(run(folder_.file("long.yaml", std::string(kHead) +
+  ASSERT_EQ(run_program(run(folder_.file("long.yaml", std::string(kSmallSpec) +
                                                           "  requests: 20\ntechniques: [slora]\n"),
                             "out"))
                 .code,
@@ -226,7 +220,7 @@ TEST_F(SpecRun, OldCollectionDoesNotOutliveItsSpec) {
 }
 
 TEST_F(SpecRun, FailedRunLeavesNoOldCollection) {
-  const std::string text = std::string(kHead) + "  requests: 20\ntechniques: [slora]\n" +
+  const std::string text = std::string(kSmallSpec) + "  requests: 20\ntechniques: [slora]\n" +
                            "sweep: {workload.adapters.ranks: [[8], [16]]}\n";
   ASSERT_EQ(run_program(run(folder_.file("some.yaml", text), "out")).code, 0);
   ASSERT_TRUE(fs::exists(folder_ / "out/some/collected.h5"));
@@ -309,7 +303,7 @@ TEST_F(SpecRun, OutputThatIsNoFolder) {
 
 TEST_F(SpecRun, FailedPointLeavesTheOthers) {
   const std::string spec =
-      folder_.file("some.yaml", std::string(kHead) + "  requests: 20\ntechniques: [slora]\n" +
+      folder_.file("some.yaml", std::string(kSmallSpec) + "  requests: 20\ntechniques: [slora]\n" +
                                     "sweep: {workload.adapters.ranks: [[8], [8.5]]}\n");
   const ProgramResult result = run_program(run(spec, "out"));
   expect_one_error(result, 2, "error: some [slora ranks=[8.5] seed=0]: " + spec + ":10:");

@@ -10,6 +10,14 @@
 
 namespace servelab::test {
 
+// The head of a spec of small points, which ends inside `workload:`.
+inline constexpr const char* kSmallSpec =
+    "title: test\nmodel: llama-2-7b\nhardware: a800-80g\n"
+    "workload:\n"
+    "  adapters: {count: 8, ranks: [8]}\n"
+    "  arrivals: {process: poisson, rate: 10}\n"
+    "  lengths: {source: lognormal, prompt: 60, output: 30}\n";
+
 // A new folder that goes with the object.
 class TemporaryFolder {
  public:
