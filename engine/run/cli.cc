@@ -19,10 +19,10 @@
 
 #include "engine/core/check.h"
 #include "engine/record/context.h"
-#include "engine/run/archive_cli.h"
 #include "engine/run/command_line.h"
 #include "engine/run/library.h"
 #include "engine/run/listing.h"
+#include "engine/run/python_verbs.h"
 #include "engine/run/real_run.h"
 #include "engine/run/replay.h"
 #include "engine/run/spec.h"
@@ -271,9 +271,7 @@ int run_parsed(int argc, char** argv) {
   const Commands commands = declare_commands(&app, &arguments);
   install_signals();
   try {
-    if (argc > 1 && std::strcmp(argv[1], "archive") == 0) {
-      archive_command({argv + 2, argv + argc});
-    }
+    if (argc > 1 && is_python_verb(argv[1])) python_verb(argc, argv);
     int code = kOk;
     if (!parse_commands(argc, argv, &app, arguments, &code)) return code;
     return dispatch(commands, arguments);

@@ -4,8 +4,8 @@
 #include <system_error>
 
 #include "engine/core/check.h"
-#include "engine/run/archive_cli.h"
 #include "engine/run/engine_cli.h"
+#include "engine/run/python_verbs.h"
 #include "engine/run/spec_text.h"
 
 namespace servelab {
@@ -110,7 +110,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.generate = declare_generate(app, &arguments->generate);
   add_common(c.generate, arguments, false);
   c.adapters = declare_adapters(app, &arguments->adapters);
-  declare_archive(app);
+  declare_python_verbs(app);
   c.calibrate = declare_calibrate(app, &arguments->calibrate);
   add_common(c.calibrate, arguments, false);
   c.validate = app->add_subcommand(

@@ -1,12 +1,16 @@
-#include "engine/run/archive_cli.h"
+#include "engine/run/python_verbs.h"
 
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "engine/core/check.h"
 
@@ -15,10 +19,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Each is the module analysis/<name>, whose __main__ runs cli.main().
+struct Verb {
+  const char* name;
+  const char* help;
+};
+constexpr Verb kVerbs[] = {
+    {"archive", "pack, verify, unpack, diff and list archives of results (archive --help)"},
+};
+
 // Isolated from the user's own Python packages; only the tree is added to the path.
 constexpr const char* kMain =
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from analysis.archive.cli import main; sys.exit(main())";
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); import importlib; "
+    "sys.exit(importlib.import_module(f'analysis.{sys.argv.pop(1)}.cli').main())";
 
 bool is_tree(const fs::path& folder) {
   std::error_code ignored;
@@ -26,35 +39,42 @@ bool is_tree(const fs::path& folder) {
 }
 
 // The folder that holds analysis/: that of this program's build, or the current one.
-fs::path find_tree() {
-  std::error_code error;
-  fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (; !error && !folder.empty(); folder = folder.parent_path()) {
+fs::path find_tree(const fs::path& program, const std::string& verb) {
+  for (fs::path folder = program.parent_path(); !folder.empty(); folder = folder.parent_path()) {
     if (is_tree(folder)) return folder;
     if (folder == folder.root_path()) break;
   }
-  folder = fs::current_path(error);
+  std::error_code error;
+  const fs::path folder = fs::current_path(error);
   if (!error && is_tree(folder)) return folder;
-  throw SpecError(
-      "servelab archive needs analysis/ of servelab's source tree, which is neither "
-      "around this program nor here; run it in a clone");
+  throw SpecError("servelab " + verb +
+                  " needs analysis/ of servelab's source tree, which is neither "
+                  "around this program nor here; run it in a clone");
 }
 
 }  // namespace
 
-void declare_archive(CLI::App* app) {
-  app->add_subcommand("archive",
-                      "pack, verify, unpack, diff and list archives of results (archive --help)");
+void declare_python_verbs(CLI::App* app) {
+  for (const Verb& verb : kVerbs) app->add_subcommand(verb.name, verb.help);
 }
 
-void archive_command(const std::vector<std::string>& arguments) {
-  const fs::path tree = find_tree();
-  const std::string python = tree / ".venv/bin/python";
-  const std::string folder = tree;
-  std::vector<const char*> argv = {python.c_str(), "-I", "-c", kMain, folder.c_str()};
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  argv.push_back(nullptr);
-  ::execv(python.c_str(), const_cast<char* const*>(argv.data()));
+bool is_python_verb(const std::string& name) {
+  return std::any_of(std::begin(kVerbs), std::end(kVerbs),
+                     [&](const Verb& verb) { return name == verb.name; });
+}
+
+void python_verb(int argc, char** argv) {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const std::string folder = find_tree(program, argv[1]);
+  const std::string python = folder + "/.venv/bin/python";
+  if (!error) ::setenv("SERVELAB", program.c_str(), 1);
+  std::vector<char*> arguments = {const_cast<char*>(python.c_str()), const_cast<char*>("-I"),
+                                  const_cast<char*>("-c"), const_cast<char*>(kMain),
+                                  const_cast<char*>(folder.c_str())};
+  arguments.insert(arguments.end(), argv + 1, argv + argc);
+  arguments.push_back(nullptr);
+  ::execv(python.c_str(), arguments.data());
   throw SpecError(python + ": cannot be run: " + std::strerror(errno) +
                   "; make it with .ci/setup --only-python");
 }

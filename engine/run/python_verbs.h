@@ -1,13 +1,13 @@
-// servelab archive pack|verify|unpack|diff|list: hands over to analysis/archive, in Python.
+// The verbs of servelab that are written in Python, below analysis/: what reads results, draws them
+// or sends them on.
 //
-// Archives live there because verifying one draws its figures, which is Python in any case; and
-// because a clone needs no compiler then: with .venv alone, `python -m analysis.archive` does all
-// that this command does.
-#ifndef SERVELAB_RUN_ARCHIVE_CLI_H_
-#define SERVELAB_RUN_ARCHIVE_CLI_H_
+// They live there because they draw, or stand on libraries that C++ lacks; and because a clone
+// needs no compiler then: with .venv alone, `python -m analysis.archive` does all that `servelab
+// archive` does.
+#ifndef SERVELAB_RUN_PYTHON_VERBS_H_
+#define SERVELAB_RUN_PYTHON_VERBS_H_
 
 #include <string>
-#include <vector>
 
 namespace CLI {
 class App;
@@ -15,14 +15,17 @@ class App;
 
 namespace servelab {
 
-// Adds the command for help and for the list of known ones. What follows it is not CLI11's, which
+// Adds the verbs for help and for the list of known ones. What follows them is not CLI11's, which
 // would take `archive list` for `list`.
-void declare_archive(CLI::App* app);
+void declare_python_verbs(CLI::App* app);
 
-// Replaces this process with the Python of the tree that this program was built in, or of the
-// current folder. Throws SpecError when there is none.
-[[noreturn]] void archive_command(const std::vector<std::string>& arguments);
+bool is_python_verb(const std::string& name);
+
+// Replaces this process with the verb argv[1], in the Python of the tree that this program was
+// built in, or of the current folder. The verb finds this program in $SERVELAB. Throws SpecError
+// when there is no such Python.
+[[noreturn]] void python_verb(int argc, char** argv);
 
 }  // namespace servelab
 
-#endif  // SERVELAB_RUN_ARCHIVE_CLI_H_
+#endif  // SERVELAB_RUN_PYTHON_VERBS_H_
