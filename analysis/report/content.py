@@ -21,7 +21,7 @@ from analysis.results import FOOTER_ATTRIBUTES, Results
 from analysis.verdicts import Verdict
 
 PAPERS = {"dlora": "dLoRA (OSDI '24)", "caraserve": "CaraServe (2024)",
-          "placement": "Placement pipeline: digital twin, learned models, greedy placement",
+          "placement": "Placement pipeline (digital twin)",
           "muxserve": "MuxServe (2024)", "infinilora": "InfiniLoRA"}
 
 

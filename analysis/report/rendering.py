@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from analysis import verdicts
+from analysis.claim_file import Claim
 from analysis.report.content import Report, anchor
 from analysis.stats import Estimate
 
@@ -40,14 +41,38 @@ def _environment(**settings: Any) -> jinja2.Environment:
     environment.globals |= {"SIGNS": SIGNS, "VERDICTS": verdicts.VERDICTS}
     environment.filters |= {"anchor": lambda name, kind: anchor(kind, name), "raw": Raw,
                             "number": verdicts.number, "interval": interval,
-                            "published": published, "explanations": verdicts.explanations,
+                            "quantity": quantity, "published": published,
+                            "computed": computed, "explanations": verdicts.explanations,
                             "fenced": fenced, "counted": counted}
     return environment
 
 
-def published(claim: verdicts.Claim) -> str:
+def published(claim: Claim) -> str:
     """'≥ 96.7 %'."""
-    return f"{COMPARE[claim.compare]}{verdicts.number(claim.published)} {claim.unit}".strip()
+    return COMPARE[claim.compare] + quantity(claim.published, claim.unit)
+
+
+def quantity(value: float, unit: str) -> str:
+    """'96.7 %', '2.03×'."""
+    return verdicts.number(value) + ("×" if unit == "x" else f" {unit}".rstrip())
+
+
+def computed(claim: Claim) -> str:
+    """How ours is computed, in words."""
+    if claim.method:
+        return claim.method
+    params = dict(claim.compute)
+    if not params:
+        return ""
+    words = [str(params.pop("kind"))]
+    for key in ("metric", "figure", "value", "of", "over"):
+        if key in params:
+            value = params.pop(key)
+            text = ", ".join(value) if isinstance(value, list) else str(value)
+            words.append(text if key in ("metric", "figure", "value") else f"{key} {text}")
+    where = [f"{name}={value}" for name, value in params.pop("where", {}).items()]
+    rest = [*(f"{key} {value}" for key, value in params.items()), *where]
+    return ", ".join([" ".join(words), *rest])
 
 
 def interval(estimate: Estimate) -> str:

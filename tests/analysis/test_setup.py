@@ -181,11 +181,19 @@ def test_no_python_argument_leaves_the_environment_alone(machine):
     assert "unknown argument '--what'" in machine.setup("--what").stderr
 
 
-def test_slurm_is_installed_only_when_asked_for(machine):
+def test_what_only_tests_need_is_installed_only_when_asked_for(machine):
     machine.with_python().with_tools().with_headers().with_apt()
     machine.stub("id", "echo 0")
     assert machine.setup().returncode == 0 and not machine.calls("apt-get")
-    assert machine.setup("--slurm").returncode == 0
+    assert machine.setup("--tests").returncode == 0
+    assert machine.calls("apt-get")[1].endswith(" slurmctld slurmd slurm-client munge chromium")
+
+
+def test_a_package_that_apt_does_not_know_stops_no_other(machine):
+    machine.with_python().with_tools().with_headers().with_apt()
+    machine.stub("id", "echo 0")
+    machine.stub("apt-cache", 'case "$*" in *chromium*) exit 100 ;; esac')
+    assert machine.setup("--tests").returncode == 0
     assert machine.calls("apt-get")[1].endswith(" slurmctld slurmd slurm-client munge")
 
 
