@@ -213,7 +213,7 @@ def _of_figure(results: Results, params: Params) -> list[Found]:
     module = importlib.import_module(f"analysis.figures.{figure_path(params['figure']).stem}")
     try:
         value = module.claim_value(results, params["value"])
-    except (ArithmeticError, LookupError, StopIteration, ValueError) as error:
+    except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError) as error:
         # a spec may borrow a figure, and sweep other settings than its code needs
         raise Missing(f"the code of {params['figure']} cannot compute {params['value']} from these "
                       f"results: {type(error).__name__} {error}".strip()) from None

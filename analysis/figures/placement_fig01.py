@@ -65,8 +65,9 @@ def claim_value(results: Results, value: str) -> float:
     highest; slots: throughput at the most adapters, extreme A_max over those in between."""
     curves, (_, usual) = curves_of(results), settings_of(results)
     if value == "linear":
-        return min(_parts.r_squared(curve.adapters[:curve.pack + 1], curve.tokens[:curve.pack + 1])
-                   for curve in curves.values())
+        return float(np.nanmin([_parts.r_squared(curve.adapters[:curve.pack + 1],
+                                                 curve.tokens[:curve.pack + 1])
+                                for curve in curves.values()]))
     if value == "beyond":
         return max(float(curve.tokens[curve.pack + 1:].max() / curve.tokens[curve.pack])
                    for curve in curves.values() if curve.gets_beyond)

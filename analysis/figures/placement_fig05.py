@@ -52,7 +52,7 @@ def claim_value(results: Results, value: str) -> float:
         slope = np.polyfit(x.astype(float), slow, 1)[0]
         found.append(float((slow[0] - 1) / slope) if value == "jump" else
                      _parts.r_squared(x, slow))
-    return min(found)
+    return float(np.nanmin(found))
 
 
 def draw(results: Results, out: Path) -> list[Path]:

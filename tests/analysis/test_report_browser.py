@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 BROWSER = next((path for path in map(shutil.which, BROWSERS) if path), None)
 if BROWSER is None:
     pytest.skip("no browser here: .ci/setup --tests installs chromium", allow_module_level=True)
+ADDRESSES, _ = resource.getrlimit(resource.RLIMIT_AS)
+if ADDRESSES != resource.RLIM_INFINITY and ADDRESSES < 1 << 37:
+    pytest.skip(f"a browser reserves more addresses than `ulimit -v` leaves here, "
+                f"{ADDRESSES >> 30} GiB", allow_module_level=True)
 sync_api = pytest.importorskip("playwright.sync_api",
                                reason="no playwright: .ci/setup --only-python installs it")
 
