@@ -1,8 +1,8 @@
 """Writes results/report.html and results/report.md: python -m analysis.report [PAPER...]
 
 Nothing is run. The claims of experiments/claims.yaml are judged by the results that are there (as
-python -m analysis.verdicts does), figures that are absent or older than their results are drawn, and
-what is not there is listed as open or not run. report.html is one file that loads nothing else;
+python -m analysis.verdicts does), figures that are absent or older than their results are drawn,
+and what is not there is listed as open or not run. report.html is one file that loads nothing else;
 report.md is the same in Markdown, with the figures as links. Exit code 2: claims.yaml is wrong, or
 nothing can be written.
 """

@@ -1,7 +1,7 @@
 """Figures as data URIs, for a page that loads nothing.
 
-A PNG with a palette of 128 colours is a third of what analysis.draw writes, also as base64 less than
-half of it, and a third of the same figure as SVG, where text is outlines. It looks the same.
+A PNG with a palette of 128 colours looks the same and is a third of what analysis.draw writes; as
+base64 it is less than half of that, and a third of the same figure as SVG, where text is outlines.
 """
 from __future__ import annotations
 

@@ -170,8 +170,8 @@ def test_the_same_results_give_the_same_bytes(made):
 def test_hostile_texts_are_shown_and_nothing_else(results_root):
     folder = results_root / "experiments"
     (folder / "p").mkdir(parents=True)
-    claim = {"figure": "p/f", "claim": HOSTILE, "source": HOSTILE, "published": 1.0, "unit": HOSTILE,
-             "compute": {"kind": "value", "metric": HOSTILE, "of": "dlora"}}
+    claim = {"figure": "p/f", "claim": HOSTILE, "source": HOSTILE, "published": 1.0,
+             "unit": HOSTILE, "compute": {"kind": "value", "metric": HOSTILE, "of": "dlora"}}
     (folder / "claims.yaml").write_text(yaml.safe_dump({
         "p/f-x": claim, "p/f-y\"><script>": claim | {"compute": {}, "unsupported": HOSTILE}}))
     (folder / "p/f.yaml").write_text(yaml.safe_dump({

@@ -155,7 +155,8 @@ def test_dark_is_dark(browser, report):
 def test_a_phone_reads_cards_and_scrolls_figures_in_their_box(browser, report):
     page, _ = opened(browser, report, **SCREENS["phone"])
     card = page.locator("#claim-dlora-fig10-merged-mean")
-    boxes = [card.locator(cell).bounding_box() for cell in (".verdict", ".claim", ".value >> nth=0")]
+    boxes = [card.locator(cell).bounding_box()
+             for cell in (".verdict", ".claim", ".value >> nth=0")]
     assert boxes[0]["y"] < boxes[1]["y"] < boxes[2]["y"]
     assert boxes[1]["width"] > 340
     figure = page.locator("#figure-dlora-fig10 .scroll")

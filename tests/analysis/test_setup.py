@@ -197,6 +197,19 @@ def test_a_package_that_apt_does_not_know_stops_no_other(machine):
     assert machine.calls("apt-get")[1].endswith(" slurmctld slurmd slurm-client munge")
 
 
+def test_a_linked_environment_is_left_alone(machine):
+    machine.with_python().with_tools().with_headers()
+    other = machine.root / "other-checkout"
+    (other / "bin").mkdir(parents=True)
+    (other / "bin/python").write_text("another's")
+    (other / ".servelab-requirements").write_text("another's stamp")
+    (machine.root / ".venv").symlink_to(other)
+    assert machine.setup().returncode == 0
+    assert not (machine.root / ".venv").is_symlink() and (machine.root / ".venv/made").exists()
+    assert [path.name for path in sorted(other.rglob("*"))] == [
+        ".servelab-requirements", "bin", "python"]
+
+
 def test_stamp_is_written_last_and_follows_the_requirements(machine):
     machine.with_python().with_tools().with_headers()
     stamp = machine.root / ".venv/.servelab-requirements"
