@@ -43,7 +43,7 @@ def _environment(**settings: Any) -> jinja2.Environment:
                             "number": verdicts.number, "interval": interval,
                             "quantity": quantity, "published": published,
                             "computed": computed, "explanations": verdicts.explanations,
-                            "fenced": fenced, "counted": counted}
+                            "fenced": fenced, "counted": counted, "tied": tied}
     return environment
 
 
@@ -67,12 +67,15 @@ def computed(claim: Claim) -> str:
     words = [str(params.pop("kind"))]
     for key in ("metric", "figure", "value", "of", "over"):
         if key in params:
-            value = params.pop(key)
-            text = ", ".join(value) if isinstance(value, list) else str(value)
+            text = _listed(params.pop(key))
             words.append(text if key in ("metric", "figure", "value") else f"{key} {text}")
     where = [f"{name}={value}" for name, value in params.pop("where", {}).items()]
-    rest = [*(f"{key} {value}" for key, value in params.items()), *where]
+    rest = [*(f"{key} {_listed(value)}" for key, value in params.items()), *where]
     return ", ".join([" ".join(words), *rest])
+
+
+def _listed(value: Any) -> str:
+    return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def interval(estimate: Estimate) -> str:
@@ -85,6 +88,11 @@ def interval(estimate: Estimate) -> str:
 def counted(count: int, what: str) -> str:
     """'1 claim', '2 claims'."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def tied(text: str) -> str:
+    """Text whose percent signs stay with their numbers."""
+    return re.sub(r"(\d) %", "\\1\u00a0%", text)
 
 
 class Raw(str):

@@ -44,7 +44,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._row:
-            self.ids[self._row] += data
+            self.ids[self._row] += data.replace("\u00a0", " ")
 
     def of(self, tag: str) -> list[dict[str, str]]:
         return [attributes for name, attributes in self.elements if name == tag]
@@ -98,7 +98,7 @@ def test_claims_without_results_are_open_and_say_why(made):
     _, html, _ = made
     text = Page(html).ids["claim-muxserve-fig05-throughput"]
     assert "open" in text and "No spec expects it yet." in text
-    assert "to be computed: factor requests_per_s of muxserve over spatial, temporal" in text
+    assert "to be computed: factor requests_per_s of muxserve over spatial or temporal" in text
     later = Page(html).ids["claim-placement-tab05-fast"]
     assert "to be computed: mean wall-clock time of one placement" in later
 
