@@ -16,6 +16,7 @@ namespace servelab {
 namespace {
 
 constexpr const char* kStatusNames[] = {"unfinished", "finished", "rejected"};
+constexpr const char* kExecNames[] = {"unmerged", "merged"};
 constexpr const char* kReasonNames[] = {"none", "too_long", "policy", "no_adapter_room"};
 
 std::int32_t or_minus_one(AdapterId id) {
@@ -170,6 +171,33 @@ void write_step_timings(Hdf5Writer* out, const RunRecord& record) {
   });
 }
 
+void write_steps(Hdf5Writer* out, const RunRecord& record) {
+  const auto& s = record.step_log;
+  Columns c(out, "/steps", s.size());
+  const auto count = [&](const char* name, const char* units, const char* text, auto member) {
+    c.column<std::int32_t>(name, {units, text}, [&](std::size_t i) { return s[i].*member; });
+  };
+  using S = StepRecord;
+  count("adapters", "1", "distinct adapters that it used", &S::adapters);
+  c.column<std::int64_t>("end", {"ns", "when it ended; it was planned at end - the sum of parts"},
+                         [&](std::size_t i) { return s[i].end; });
+  c.column<std::uint8_t>("exec", {"1", "how it ran", kExecNames},
+                         [&](std::size_t i) { return s[i].exec; });
+  c.column<std::int32_t>("merged", {"1", "adapter in the weights, -1 for none"},
+                         [&](std::size_t i) { return or_minus_one(s[i].merged); });
+  count("output_tokens", "tokens", "sampled", &S::output_tokens);
+  for_each_part([&](const char* name, const char* text, auto part) {
+    c.column<std::int64_t>(std::string("parts/").append(name).c_str(), {"ns", text},
+                           [&](std::size_t i) { return part(s[i].timing); });
+  });
+  count("prompt_tokens", "tokens", "prefilled", &S::prompt_tokens);
+  c.column<std::int32_t>("replica", {"1", "replica index"},
+                         [&](std::size_t i) { return or_minus_one(s[i].replica); });
+  count("requests", "1", "requests in it", &S::requests);
+  c.column<std::uint16_t>("slot", {"1", "tells steps apart that run at the same time"},
+                          [&](std::size_t i) { return s[i].slot; });
+}
+
 void write_requests(Hdf5Writer* out, const Workload& workload, const RunRecord& record) {
   const auto& w = workload.requests;
   const auto& r = record.requests;
@@ -282,6 +310,7 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
   out.text("/spec/requested", point.requested, {"json", "settings as written"});
   out.text("/spec/sweep", point.sweep, {"json", "this point's coordinates"});
   if (record.options.keep_delivered) write_step_timings(&out, record);
+  if (record.options.steps) write_steps(&out, record);
   if (record.options.token_times) {
     out.dataset<std::int64_t>("/tokens/offsets", record.token_offsets,
                               {"1", "request i's tokens are times[offsets[i]:offsets[i+1]]"});
@@ -332,6 +361,7 @@ std::optional<StoredPoint> read_point(const std::string& path, const std::string
     point.reasons = file.text_attribute("/", "reasons");
     point.trace = file.text_attribute("/", "trace");
     point.content_digest = file.text_attribute("/", "content_digest");
+    point.decision_hash = file.text_attribute("/", "decision_hash");
     for (const auto& [name, value] : file.number_attributes("/summary")) {
       point.summary.push_back({name, value});
     }
