@@ -55,6 +55,8 @@ def judge(claim: Claim, results: Results) -> Verdict:
     where = {"spec_id": results.spec_id, "backend": results.attributes.get("backend", "")}
     if claim.unsupported:
         return Verdict(claim, verdict="unsupported", reason=claim.unsupported, **where)
+    if claim.method:
+        return Verdict(claim, verdict="open", reason=f"not computed yet: {claim.method}", **where)
     try:
         found = compute.reduced(compute.found_values(results, claim.compute),
                                 claim.compute.get("reduce", ""), claim.compare)
