@@ -13,7 +13,7 @@
 
 namespace servelab {
 
-inline constexpr int kResultSchema = 1;
+inline constexpr int kResultSchema = 2;
 
 // What identifies a point and says how it came about. JSON texts are canonical.
 struct PointIdentity {
