@@ -211,7 +211,12 @@ def figure_path(figure: str) -> Path:
 
 def _of_figure(results: Results, params: Params) -> list[Found]:
     module = importlib.import_module(f"analysis.figures.{figure_path(params['figure']).stem}")
-    value = module.claim_value(results, params["value"])
+    try:
+        value = module.claim_value(results, params["value"])
+    except (ArithmeticError, LookupError, StopIteration, ValueError) as error:
+        # a spec may borrow a figure, and sweep other settings than its code needs
+        raise Missing(f"the code of {params['figure']} cannot compute {params['value']} from these "
+                      f"results: {type(error).__name__} {error}".strip()) from None
     return [Found(stats.Estimate(float(value), math.nan, math.nan, len(results.seeds)))]
 
 
