@@ -26,6 +26,7 @@ struct Verb {
 };
 constexpr Verb kVerbs[] = {
     {"archive", "pack, verify, unpack, diff and list archives of results (archive --help)"},
+    {"compare", "techniques on the same requests: what differs, and beyond noise (compare --help)"},
 };
 
 // Isolated from the user's own Python packages; only the tree is added to the path.
