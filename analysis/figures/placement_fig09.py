@@ -49,14 +49,15 @@ def draw(results: Results, out: Path) -> list[Path]:
     draw_arrivals(arrivals, results, pair.engine, float(process.get("update_s", 1)))
     style.panel_label(arrivals, "(a) Arrivals")
     lines = [f"{results.spec_id}: levels at the end of each bin"]
-    for axes, level, title in ((running, "running", "(b) Running requests"),
-                               (waiting, "waiting", "(c) Waiting requests")):
+    for axes, level, title in ((running, "num_requests_running", "(b) Running requests"),
+                               (waiting, "num_requests_waiting", "(c) Waiting requests")):
         for index, name, color, line in ((pair.engine, "engine", style.BLUE, "-"),
                                          (pair.twin, "twin", style.VERMILION, "--")):
             point = results.point(index)
             values = point.read(f"series/{level}")
             axes.plot(point.read("series/start") / 1e9, values, line, color=color, label=name)
-            lines.append(f"{level:8} {name:7} mean {values.mean():7.2f}  max {values.max():4d}")
+            lines.append(f"{level.removeprefix('num_requests_'):8} {name:7} mean "
+                         f"{values.mean():7.2f}  max {values.max():4d}")
         style.panel_label(axes, title)
         axes.set_ylabel("requests")
         axes.set_ylim(bottom=0)
