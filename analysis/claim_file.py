@@ -62,6 +62,16 @@ def load_claims(path: Path = EXPERIMENTS / "claims.yaml") -> dict[str, Claim]:
     return claims
 
 
+def papers_of(claims: dict[str, Claim], wanted: list[str]) -> list[str]:
+    """The papers in the order of the file, only those that are wanted if any are; raises
+    ClaimsError for one that has no claims."""
+    known = list(dict.fromkeys(claim.paper for claim in claims.values()))
+    for paper in wanted:
+        if paper not in known:
+            raise ClaimsError(f"no claims of '{paper}'; known papers: {', '.join(known)}")
+    return [paper for paper in known if not wanted or paper in wanted]
+
+
 def _problem(entry: Any) -> str:
     """What is wrong with an entry, or ""."""
     if not isinstance(entry, dict):

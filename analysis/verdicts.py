@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis import compute
-from analysis.claim_file import Claim, ClaimsError, expectations, load_claims
+from analysis.claim_file import Claim, ClaimsError, expectations, load_claims, papers_of
 from analysis.compute import Missing
 from analysis.errors import EXPERIMENTS, ResultsError, shown
 from analysis.results import Results
@@ -211,13 +211,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         claims = load_claims(options.experiments / "claims.yaml")
-        known = sorted({claim.paper for claim in claims.values()})
-        unknown = [paper for paper in options.papers if paper not in known]
-        if unknown:
-            raise ClaimsError(f"no claims of '{unknown[0]}'; known papers: {', '.join(known)}")
+        papers = papers_of(claims, options.papers)
         found = verdicts_of(claims, expectations(options.experiments), options.results)
-        print(table_of([row for row in found if row.claim.paper in (options.papers or known)]),
-              flush=True)
+        print(table_of([row for row in found if row.claim.paper in papers]), flush=True)
         options.results.mkdir(parents=True, exist_ok=True)
         path = write(options.results / "verdicts.csv", csv_of(found))
         print(f"Written: {shown(path)}", flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from analysis import draw, verdicts
-from analysis.claim_file import Claim, ClaimsError, expectations, load_claims
+from analysis.claim_file import Claim, ClaimsError, expectations, load_claims, papers_of
 from analysis.errors import ResultsError, command_for
 from analysis.report import origin, pictures
 from analysis.report.origin import Origin
@@ -43,6 +43,7 @@ class Figure:
     command: str
     has_results: bool = False
     problems: list[str] = field(default_factory=list)
+    backends: list[str] = field(default_factory=list)
     facts: list[tuple[str, str]] = field(default_factory=list)
     origin: Origin = field(default_factory=Origin)
     pictures: list[Picture] = field(default_factory=list)
@@ -103,9 +104,8 @@ class Report:
         """Backends with how many figures they have."""
         total: dict[str, int] = {}
         for figure in self.figures:
-            for backend in dict(figure.facts).get("Backend", "").split(", "):
-                if backend:
-                    total[backend] = total.get(backend, 0) + 1
+            for backend in figure.backends:
+                total[backend] = total.get(backend, 0) + 1
         return dict(sorted(total.items()))
 
     @property
@@ -128,22 +128,14 @@ def natural(text: str) -> list:
 def report_of(root: Path, experiments: Path, papers: list[str]) -> Report:
     """What there is to say about these papers, all without any; raises ClaimsError."""
     claims = load_claims(experiments / "claims.yaml")
-    known = list(dict.fromkeys(claim.paper for claim in claims.values()))
-    unknown = [paper for paper in papers if paper not in known]
-    if unknown:
-        raise ClaimsError(f"no claims of '{unknown[0]}'; known papers: {', '.join(known)}")
-    loaded: verdicts.Loaded = {}
     return Report([_paper(paper, {name: claim for name, claim in claims.items()
-                                  if claim.paper == paper}, root, experiments, loaded)
-                   for paper in known if paper in (papers or known)])
+                                  if claim.paper == paper}, root, experiments)
+                   for paper in papers_of(claims, papers)])
 
 
-def _paper(paper: str, claims: dict[str, Claim], root: Path, experiments: Path,
-           loaded: verdicts.Loaded) -> Paper:
-    found = verdicts.verdicts_of(claims, expectations(experiments), root, loaded)
-    rows = [Row(anchor("claim", row.claim.id if row.claim.id != before else
-                       f"{row.claim.id}--{row.spec_id.split('/')[-1]}"), row)
-            for row, before in zip(found, ["", *(row.claim.id for row in found)])]
+def _paper(paper: str, claims: dict[str, Claim], root: Path, experiments: Path) -> Paper:
+    loaded: verdicts.Loaded = {}
+    rows = _rows(verdicts.verdicts_of(claims, expectations(experiments), root, loaded))
     specs = {path.relative_to(experiments).with_suffix("").as_posix()
              for path in (experiments / paper).glob("*.yaml")}
     specs |= {path.parent.relative_to(root).as_posix()
@@ -157,6 +149,17 @@ def _paper(paper: str, claims: dict[str, Claim], root: Path, experiments: Path,
         figures.append(figure)
     without = sorted({claim.figure for claim in claims.values()} - specs, key=natural)
     return Paper(paper, PAPERS.get(paper, paper), rows, figures, without)
+
+
+def _rows(found: list[Verdict]) -> list[Row]:
+    """A claim's first verdict has the claim's id, one from another spec that spec's name as well."""
+    rows: list[Row] = []
+    for verdict in found:
+        name = verdict.claim.id
+        if rows and rows[-1].verdict.claim.id == name:
+            name += f"--{verdict.spec_id.split('/')[-1]}"
+        rows.append(Row(anchor("claim", name), verdict))
+    return rows
 
 
 def _figure(spec_id: str, results: Results | ResultsError | None, root: Path,
@@ -187,6 +190,7 @@ def _fill(figure: Figure, results: Results, root: Path) -> None:
     figure.spec = results.attributes.get("spec", "") or figure.spec
     figure.command = results.remedy.removeprefix("run: ")
     figure.origin = origin.origin_of(results)
+    figure.backends = [name for name in results.attributes.get("backend", "").split(", ") if name]
     figure.facts = _facts(results, figure.origin)
     swept = [name.removeprefix("sweep.") for name in results.sweep_columns]
     figure.alt = (f"{figure.title or figure.spec_id}: {', '.join(results.techniques)}"

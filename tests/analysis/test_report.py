@@ -232,6 +232,7 @@ def test_an_older_or_absent_picture_is_drawn(results_root):
     assert picture.read_bytes() == whole
 
 
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
 def test_a_figure_whose_code_does_not_fit_the_results(results_root, capsys):
     spec = Spec(results_root, "placement/fig06")
     spec.add("vllm-lora", 0, {"runtime.adapter_store": "host", "workload.adapters.ranks": "[8]",
