@@ -242,5 +242,5 @@ def _facts(results: Results, found: Origin) -> list[tuple[str, str]]:
               ("Results of", found.period or "not recorded")]
     facts += [("Machine", text) for text in found.machines]
     facts += [("Compiler", text) for text in found.compilers]
-    facts += [("Content", results.attributes.get("content_digest", "") or "not recorded")]
+    facts += [("Digest", results.attributes.get("content_digest", "") or "not recorded")]
     return facts

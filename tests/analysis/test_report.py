@@ -89,6 +89,7 @@ def test_every_claim_is_there_with_its_verdict(made):
         text = page.ids[content.anchor("claim", row.claim.id)]
         assert row.verdict in text and row.claim.claim.split(",")[0] in text, row.claim.id
         assert rendering.published(row.claim) in text
+        assert ("tolerance" in text) == (row.claim.tolerance > 0)
     for name in claims:
         assert f'<a id="{content.anchor("claim", name)}"></a>' in markdown
     assert {row.verdict for row in found} > {"reproduced", "open"}
