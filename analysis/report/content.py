@@ -116,7 +116,7 @@ class Report:
 
 def anchor(kind: str, name: str) -> str:
     """A stable id for HTML, such as claim-dlora-fig10-merged-mean."""
-    return f"{kind}-" + re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
+    return f"{kind}-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")
 
 
 def natural(text: str) -> list:
