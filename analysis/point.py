@@ -14,6 +14,12 @@ import numpy as np
 from analysis.errors import ResultsError
 
 
+# What datasets were called in files of schema 1.
+_OLD_NAMES = {"series/generation_tokens": "series/output_tokens",
+              "series/num_requests_running": "series/running",
+              "series/num_requests_waiting": "series/waiting"}
+
+
 def as_text(value: Any) -> str:
     """HDF5 text, which h5py hands out as bytes or str."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
@@ -69,8 +75,9 @@ class Point:
             found: dict[str, np.ndarray] = {}
             for name in (*names, *optional):
                 try:
-                    if name in file:
-                        found[name] = np.asarray(file[name][()])
+                    stored = name if name in file else _OLD_NAMES.get(name, name)
+                    if stored in file:
+                        found[name] = np.asarray(file[stored][()])
                     elif name in names:
                         raise ResultsError(self.path, f"has no dataset /{name}",
                                            self._remedy_for(name))
@@ -84,6 +91,29 @@ class Point:
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a dataset or group /<name>."""
+        with open_h5(self.path, self._remedy) as file:
+            return name in file or _OLD_NAMES.get(name, name) in file
+
+    def summary(self) -> dict[str, float]:
+        """The metrics of /summary by name; raises ResultsError."""
+        with open_h5(self.path, self._remedy) as file:
+            if "summary" not in file:
+                raise ResultsError(self.path, "has no /summary", self._remedy)
+            return {name: float(value) for name, value in file["summary"].attrs.items()}
+
+    def codes(self, name: str) -> list[str]:
+        """The names of a dataset of codes, by code; empty where it has none."""
+        with open_h5(self.path, self._remedy) as file:
+            return ([as_text(code) for code in file[name].attrs.get("codes", [])]
+                    if name in file else [])
+
+    def attribute_of(self, name: str, attribute: str) -> str:
+        """An attribute of the dataset /<name>; empty where there is none."""
+        with open_h5(self.path, self._remedy) as file:
+            return as_text(file[name].attrs.get(attribute, "")) if name in file else ""
 
     def _remedy_for(self, name: str) -> str:
         """What brings an absent dataset: some are there only when the spec or technique says so."""
