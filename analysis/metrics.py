@@ -6,7 +6,7 @@ files: /requests, /replicas and /series.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 
@@ -127,26 +127,21 @@ def _queueing_per_token(results: Results) -> np.ndarray:
             / results.metric("latency_mean_s"))
 
 
-def _service(value_of: Callable[..., float],
-             *arguments: Any) -> Callable[[Results], np.ndarray]:
-    """A metric of analysis/service.py, of every point that has requests."""
-    return _each(lambda r, i: float(value_of(service.requests_of(r, i), *arguments)))
+def _service(name: str) -> Callable[[Results], np.ndarray]:
+    return _each(lambda r, i: service.value(r, i, name))
 
 
-def _is_starved(requests: service.Requests) -> float:
-    return float(service.served_share(requests) < service.STARVED)
-
-
-SLO_METRICS = {"slo_attainment": service.slo_attainment, "goodput_per_s": service.goodput_per_s}
+def _of_slo(name: str, limits: slo_limits.Limits) -> Callable[[Results], np.ndarray]:
+    return _each(lambda r, i: service.slo_value(r, i, name, limits))
 
 
 def with_slo(name: str) -> Callable[[Results], np.ndarray] | None:
     """The function of a metric of an SLO, `slo_attainment[ttft=1]`; None for other names. Raises
     ValueError for a bad SLO."""
     metric, bracket, limits = name.removesuffix("]").partition("[")
-    if metric not in SLO_METRICS or not bracket:
+    if metric not in service.SLO_METRICS or not bracket:
         return None
-    return _service(SLO_METRICS[metric], slo_limits.parse(limits))
+    return _of_slo(metric, slo_limits.parse(limits))
 
 
 DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
@@ -163,13 +158,6 @@ DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
     "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),
-    # of dLoRA's SLO, 0.5 s per token
-    **{name: _service(value_of, slo_limits.DEFAULT) for name, value_of in SLO_METRICS.items()},
-    "jain_served": _service(service.jain_served),
-    "jain_latency": _service(service.jain_latency),
-    "ttft_p99_worst_over_median": _service(service.ttft_p99_worst_over_median),
-    "served_share": _service(service.served_share),
-    "starved": _service(_is_starved),
-    "starved_adapters_share": _service(service.starved_adapters_share),
-    "longest_wait_s": _service(service.longest_wait_s),
+    **{name: _service(name) for name in service.METRICS},
+    **{name: _of_slo(name, slo_limits.DEFAULT) for name in service.SLO_METRICS},
 }

@@ -1,16 +1,16 @@
 """How a run served its clients and its adapters: SLOs, fairness, starvation, from /requests.
 
-For request i: a_i its scheduled arrival, s_i when it first entered a step, f_i and l_i the stamps of
-its first and last output token, p_i its prompt, o_i the output tokens that it got and O_i those that
-it needs; F the finished requests, T the end of the run. Everything is vectorised: a million requests
-take about a second.
+For request i: a_i its scheduled arrival, s_i when it first entered a step, f_i and l_i the stamps
+of its first and last output token, p_i its prompt, o_i the output tokens that it got and O_i those
+that it needs; F the finished requests, T the end of the run. Everything is vectorised: a million
+requests take about two seconds.
 """
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 
@@ -54,10 +54,6 @@ class Requests:
 def requests_of(results: "Results", index: int) -> Requests:
     """Those of a point. Points of older results do not say what an unfinished request needs: it
     counts as the mean of the finished ones, or what it got if that is more."""
-    return results.point(index).once("requests", lambda: _read(results, index))
-
-
-def _read(results: "Results", index: int) -> Requests:
     point = results.point(index)
     raw = point.read_several([f"requests/{name}" for name in COLUMNS],
                              optional=["requests/output_target", "spec/effective"])
@@ -197,3 +193,35 @@ def longest_wait_s(requests: Requests) -> float:
                      requests.admitted_s)
     waits = (until - requests.arrival_s)[~requests.rejected]
     return float(waits.max()) if waits.size else math.nan
+
+
+METRICS: dict[str, Callable[[Requests], float]] = {
+    "jain_served": jain_served,
+    "jain_latency": jain_latency,
+    "ttft_p99_worst_over_median": ttft_p99_worst_over_median,
+    "served_share": served_share,
+    "starved": lambda requests: float(served_share(requests) < STARVED),
+    "starved_adapters_share": starved_adapters_share,
+    "longest_wait_s": longest_wait_s,
+}
+SLO_METRICS: dict[str, Callable[[Requests, Limits], float]] = {
+    "slo_attainment": slo_attainment,
+    "goodput_per_s": goodput_per_s,
+}
+
+
+def value(results: "Results", index: int, name: str) -> float:
+    """One of METRICS of a point. All are computed when the first is asked for, so that no point's
+    requests stay in memory."""
+    def all_of_them() -> dict[str, float]:
+        requests = requests_of(results, index)
+        return {known: value_of(requests) for known, value_of in METRICS.items()}
+    return results.point(index).once("service", all_of_them)[name]
+
+
+def slo_value(results: "Results", index: int, name: str, limits: Limits) -> float:
+    """One of SLO_METRICS of a point."""
+    def all_of_them() -> dict[str, float]:
+        requests = requests_of(results, index)
+        return {known: value_of(requests, limits) for known, value_of in SLO_METRICS.items()}
+    return results.point(index).once(f"service {limits}", all_of_them)[name]

@@ -1,4 +1,4 @@
-"""Service-level objectives as users write them: `ttft=1,tpot=0.1`, limits in seconds per request."""
+"""Service-level objectives as users write them: `ttft=1,tpot=0.1`, in seconds per request."""
 from __future__ import annotations
 
 import difflib

@@ -5,10 +5,10 @@
       --hardware a800-80g --workload dlora-maf2 --rate 12 --slo ttft=1,tpot=0.1
   servelab compare --techniques mine,dlora --spec S --find-rate 'attainment>=0.9' --slo ttft=1
 
-With --spec: model, hardware, workload, sweep, limits, and seeds unless --seeds is given, are those of
-the spec; its techniques are replaced, and --techniques may name them by their labels. Parameters:
-name(parameter=value, ...), where route, route_with.X and engine.X are those keys of a technique's
-entry, and anything else is below `with`. label=name(...) gives a name of its own.
+With --spec: model, hardware, workload, sweep, limits, and seeds unless --seeds is given, are those
+of the spec; its techniques are replaced, and --techniques may name them by their labels.
+Parameters: name(parameter=value, ...), where route, route_with.X and engine.X are those keys of a
+technique's entry, and anything else is below `with`. label=name(...) gives a name of its own.
 
 Exit codes: 0; 1 when a technique failed or is INVALID somewhere (it is left out, with the reason);
 2 for bad input; 75 and 128 + signal as of servelab run: the same command goes on.
@@ -50,8 +50,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     on.add_argument("--hardware")
     on.add_argument("--workload", metavar="W",
                     help="a name in experiments/base/workload, or a set of lengths such as "
-                         "sharegpt, which comes by a Poisson process to 32 equally popular adapters, "
-                         "1000 requests at 8/s")
+                         "sharegpt: 1000 requests at 8/s, by a Poisson process, to 32 equally "
+                         "popular adapters")
     on.add_argument("--rate", type=float, help="requests/s")
     on.add_argument("--adapters", type=int, metavar="N")
     on.add_argument("--requests", type=int, metavar="N")
@@ -118,9 +118,20 @@ def _put_workload(spec: SpecFile, options: argparse.Namespace) -> None:
     spec.put("workload.adapters.count", str(WITHOUT_SPEC["adapters"]), origin)
 
 
+def _set(spec: SpecFile, text: str) -> None:
+    path, equals, value = text.partition("=")
+    if not equals or path.split(".")[0] in ("techniques", "seeds"):
+        raise InputError(f"--set {text}: expected path=value, such as engine.max_batch=16; "
+                         "techniques and seeds have options of their own")
+    spec.put(path.strip(), value, f"--set {text}")
+
+
 def effective_spec(options: argparse.Namespace, techniques: list[Technique]) -> SpecFile:
     """What is run. Raises InputError."""
     spec = _start(options)
+    for text in options.set:  # first, so that other options may set what is swept no longer
+        if text.split("=")[0].strip().split(".")[0] == "sweep":
+            _set(spec, text)
     for key in ("model", "hardware"):
         if getattr(options, key):
             spec.put(key, getattr(options, key), f"--{key} {getattr(options, key)}")
@@ -132,11 +143,8 @@ def effective_spec(options: argparse.Namespace, techniques: list[Technique]) -> 
         if value is not None and not (key == "rate" and options.find_rate):
             spec.put(path, f"{value:.10g}" if key == "rate" else str(value), f"--{key} {value}")
     for text in options.set:
-        path, equals, value = text.partition("=")
-        if not equals or path.split(".")[0] in ("techniques", "seeds"):
-            raise InputError(f"--set {text}: expected path=value, such as engine.max_batch=16; "
-                             "techniques and seeds have options of their own")
-        spec.put(path.strip(), value, f"--set {text}")
+        if text.split("=")[0].strip().split(".")[0] != "sweep":
+            _set(spec, text)
     if options.seeds is not None:
         if options.seeds < 1:
             raise InputError(f"--seeds {options.seeds}: expected at least one")
@@ -297,5 +305,10 @@ def _find_rate(options: argparse.Namespace, spec: SpecFile, runner: "object", la
     facts.append(("condition", " and ".join(one.text for one in conditions)))
     facts.append(("resolution", f"{100 * grid.resolution:g} %"))
     title = f"{spec.value('title').value}: highest rate"  # type: ignore[union-attr]
-    return rates.compare(searches, excluded, labels, baseline, grid,
-                         Comparison(title, labels, baseline, facts, limits, len(seeds), [()]))
+    comparison = rates.compare(searches, excluded, labels, baseline, grid,
+                               Comparison(title, labels, baseline, facts, limits, len(seeds), [()]))
+    if searches and rates.has_fixed_requests(folder=runner.folder, seed=seeds[0]):
+        comparison.says.append(
+            "The number of requests is fixed, so that a higher rate is a shorter burst; "
+            "workload.requests=0 with workload.requests_per_rate keeps the length.")
+    return comparison

@@ -1,9 +1,11 @@
 """Paired differences of techniques to a baseline, per metric and sweep position.
 
-A difference is distinguishable when it is among all comparisons made: its p value is at most 5 %
-after Benjamini and Hochberg's rule. That p value is the larger one of "the difference is 0" and of
-"the ratio is 1" (stats.paired_p, stats.paired_ratio_ci), so that units and percent agree. A technique with a point that is
-INVALID is left out at that position, all seeds: the rest of them would be a selection.
+What is judged is the ratio of the means, since seeds that bring more load move both sides by the
+same factor; of shares, and where a mean is 0, it is the difference. It is distinguishable when its
+95 % interval (stats.paired_ratio_ci, stats.paired_ci) leaves out "none", and its p value by the
+paired t test is at most 5 % after Benjamini and Hochberg's rule over all comparisons made. A
+technique with a point that is INVALID is left out at that position, all seeds: the rest of them
+would be a selection.
 """
 from __future__ import annotations
 
@@ -35,6 +37,11 @@ class Metric:
     is_headline: bool = False  # named in sentences
 
     @property
+    def is_share(self) -> bool:
+        """In percent itself: differences are points."""
+        return self.unit == "%"
+
+    @property
     def heading(self) -> str:
         return f"{self.title} ({self.unit})" if self.unit else self.title
 
@@ -58,8 +65,8 @@ def catalogue(limits: Limits) -> list[Metric]:
         *_percentiles("ITL", "itl", ("P99",)),
         *_percentiles("latency", "latency", ("P50", "P99")),
         Metric("latency per token", "s", False, "latency_per_token_mean_s", 1, True),
-        Metric("Jain, tokens served", "", True, "jain_served"),
-        Metric("Jain, latency", "", True, "jain_latency", 1, True),
+        Metric("Jain of tokens served", "", True, "jain_served"),
+        Metric("Jain of latency", "", True, "jain_latency", 1, True),
         Metric("TTFT P99, worst/median", "", False, "ttft_p99_worst_over_median"),
         Metric("served in time", "%", True, "served_share", 100),
         Metric("starved", "%", False, "starved", 100),
@@ -79,12 +86,18 @@ class Row:
     technique: str
     value: stats.Estimate                      # mean over seeds
     difference: stats.Estimate | None = None   # to the baseline; None: nothing to compare with
-    percent: stats.Estimate | None = None      # 100 (ratio - 1); None when a side is 0
+    percent: stats.Estimate | None = None      # 100 (ratio - 1); None of shares, and of 0
     p: float = math.nan
     p_adjusted: float = math.nan
     verdict: str = ALONE
     bound: str = ""  # of the value: ">" or "<" where the true one is beyond it, "?" either way
     note: str = ""
+
+    @property
+    def shown(self) -> stats.Estimate:
+        """What is judged: percent, or the difference where there are none."""
+        assert self.difference is not None
+        return self.difference if self.percent is None else self.percent
 
 
 @dataclass(frozen=True)
@@ -197,13 +210,13 @@ def set_difference(row: Row, of: np.ndarray, base: np.ndarray) -> None:
         return
     differences = np.where(np.isclose(of, base, rtol=SAME, atol=0), 0.0, of - base)
     row.difference = stats.paired_ci(differences)
-    row.p = stats.paired_p(differences)
+    row.p = stats.t_p_value(stats.mean_ci(differences))
     row.verdict = UNCLEAR if np.any(differences) else EQUAL
     ratio, p = stats.paired_ratio_ci(base + differences, base)
-    if math.isfinite(p) or ratio.n == 1:
+    if not row.metric.is_share and math.isfinite(ratio.value):
         row.percent = stats.Estimate(*(100 * (end - 1) for end in (ratio.value, ratio.low,
                                                                    ratio.high)), ratio.n)
-        row.p = max(row.p, p)
+        row.p = p
 
 
 def judge(rows: list[Row]) -> None:
@@ -211,6 +224,7 @@ def judge(rows: list[Row]) -> None:
     judged = [row for row in rows if row.verdict == UNCLEAR and math.isfinite(row.p)]
     for row, p in zip(judged, stats.adjusted([row.p for row in judged])):
         row.p_adjusted = float(p)
-        if p <= FALSE_ALARMS and row.difference is not None:
-            is_higher = row.difference.value > 0
+        is_beyond = not row.shown.low <= 0 <= row.shown.high
+        if p <= FALSE_ALARMS and is_beyond:
+            is_higher = row.shown.value > 0
             row.verdict = BETTER if is_higher == row.metric.higher_is_better else WORSE

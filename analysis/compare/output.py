@@ -7,13 +7,14 @@ import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Callable
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import slo_limits, stats
 from analysis.compare.comparing import (ALONE, BETTER, EQUAL, UNCLEAR, WORSE, Comparison,
                                         Metric, Row, position_text)
-from analysis.compare.sentences import interval, number, percent
+from analysis.compare.sentences import interval, number, percent, unit_of
 
 WIDTH = 100
 SHOWN = {UNCLEAR: "?", ALONE: ""}  # verdicts that are not shown as they are
@@ -35,23 +36,22 @@ def headings(comparison: Comparison) -> list[str]:
         f"SLO: {slo_limits.text(comparison.limits)} (seconds, per request)",
         *(["better, worse: distinguishable at 5 % among all comparisons (Benjamini and Hochberg); "
            "?: cannot be told apart; intervals: 95 %, paired over seeds (bootstrap-t or Student's "
-           "t, whichever is wider)"] if many else
+           "t, whichever is wider), of the column before"] if many else
           ["one seed: no intervals, and nothing can be called distinguishable"])]
 
 
 def cells(row: Row) -> list[str]:
-    """Value, difference, percent, interval (in percent, or in units) and verdict, as text."""
+    """Value, difference, what is judged with its unit and its interval, and verdict, as text."""
     shown = [f"{row.bound} {number(row.value.value, 4)}".lstrip()]
     if row.difference is None:
         return [*shown, "", "", "", ""]
-    sign = "+" if row.difference.value > 0 else ""
-    share = ""
-    if row.percent is not None:
-        share = f"{'+' if row.percent.value > 0 else ''}{percent(row.percent.value)} %"
-    bounds = (interval(row.difference) if math.isfinite(row.difference.half_width)
-              and row.difference.value else "")
-    return [*shown, sign + number(row.difference.value), share, bounds,
-            SHOWN.get(row.verdict, row.verdict)]
+    return [*shown, _signed(row.difference.value, number),
+            f"{_signed(row.shown.value, percent)} {unit_of(row)}".rstrip(),
+            interval(row.shown) if row.shown.value else "", SHOWN.get(row.verdict, row.verdict)]
+
+
+def _signed(value: float, text_of: Callable[[float], str]) -> str:
+    return ("+" if value > 0 else "") + text_of(value)
 
 
 def wrapped(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
@@ -162,14 +162,13 @@ PLOT_LEFT, PLOT_RIGHT, ROW_HEIGHT = 4.0, 336.0, 34
 
 
 def plot(comparison: Comparison, metric: Metric) -> Plot | None:
-    """None where nothing is compared. In percent where every row has it, else in units."""
+    """None where nothing is compared. In percent where every row has them, else in units."""
     rows = [row for row in comparison.select(metric=metric) if row.difference is not None]
     if not rows:
         return None
     in_percent = all(row.percent is not None for row in rows)
-    values = [(row.percent if in_percent else row.difference) for row in rows]
-    ends = [end for v in values if v is not None for end in (v.low, v.high, v.value)
-            if math.isfinite(end)]
+    values = [row.shown if in_percent else row.difference for row in rows]
+    ends = [end for v in values for end in (v.low, v.high, v.value) if math.isfinite(end)]
     low, high = min([0.0, *ends]), max([0.0, *ends])
     if low == high:
         low, high = -1.0, 1.0
@@ -180,14 +179,13 @@ def plot(comparison: Comparison, metric: Metric) -> Plot | None:
 
     marks = []
     for index, (row, value) in enumerate(zip(rows, values)):
-        assert value is not None
         ends_known = math.isfinite(value.low) and math.isfinite(value.high)
-        _, difference, share, bounds, verdict = cells(row)
+        _, difference, share, _, verdict = cells(row)
         marks.append(Mark(ROW_HEIGHT * index + 24, _where(row), at(value.value),
                           at(value.low if ends_known else value.value),
                           at(value.high if ends_known else value.value), row.verdict,
-                          " ".join(filter(None, [share or difference, verdict]))))
-    unit = " %" if in_percent else f" {metric.unit}".rstrip()
+                          f"{share if in_percent else difference} {verdict}".rstrip()))
+    unit = f" {unit_of(rows[0])}".rstrip()
     return Plot(metric, marks, ROW_HEIGHT * len(rows) + 18, at(0.0),
                 f"{percent(low)}{unit}", f"{percent(high)}{unit}")
 

@@ -1,13 +1,14 @@
 """--find-rate: the highest arrival rate at which conditions hold, by technique and seed.
 
 Rates are on a grid of ratio 1 + resolution. From the spec's own rate a search goes up or down by
-factors of two until the conditions change, bisects to neighbours on the grid, and then looks at four
-rates around them, which says whether a higher rate ever is within or a lower one is not. Rates at
-which it stops without a change are bounds. Every round is one `servelab run` of all techniques and
+factors of two until the conditions change, bisects to neighbours on the grid, and then looks at
+four rates around them, which says whether a higher rate is within or a lower one is not. A rate at
+which it stops without a change is a bound. Every round is one `servelab run` of all techniques and
 seeds, and all its points are kept.
 """
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -16,13 +17,14 @@ from typing import Callable
 
 import numpy as np
 
-from analysis import slo_limits, stats
+from analysis import service, slo_limits, stats
 from analysis.compare import comparing
 from analysis.compare.comparing import Comparison, Excluded, Metric, Row
 from analysis.compare.running import Runner
 from analysis.compare.sentences import left_out, number
 from analysis.compare.spec_file import InputError, SpecFile
 from analysis.metrics import DERIVED
+from analysis.point import as_text
 from analysis.results import Results
 from analysis.slo_limits import Limits
 
@@ -56,8 +58,9 @@ def parse_conditions(text: str, limits: Limits) -> list[Condition]:
     known |= {name: name for name in DERIVED}
     of_slo = f"[{slo_limits.text(limits)}]"
     sources = {short: source for source, short in known.items()} | {name: name for name in known}
-    sources |= {"attainment": f"slo_attainment{of_slo}", "slo_attainment": f"slo_attainment{of_slo}",
-                "goodput": f"goodput_per_s{of_slo}", "goodput_per_s": f"goodput_per_s{of_slo}"}
+    for source in service.SLO_METRICS:
+        sources[source] = source + of_slo
+    sources |= {"attainment": sources["slo_attainment"], "goodput": sources["goodput_per_s"]}
     found = []
     for part in text.split(","):
         match = _CONDITION.fullmatch(part)
@@ -155,14 +158,11 @@ def find(spec: SpecFile, runner: Runner, labels: list[str], seeds: list[int], st
     InputError, Stopped, ResultsError."""
     searches = {(label, seed): grid.search(start) for label in labels for seed in seeds}
     excluded: list[Excluded] = []
-    for number_of_round in range(1, 1000):
-        wanted = {at: search.wanted() for at, search in searches.items()}
-        wanted = {at: indices for at, indices in wanted.items() if indices}
-        if not wanted:
-            break
+    rounds = 0
+    while wanted := {at: search.wanted() for at, search in searches.items() if search.wanted()}:
+        rounds += 1
         points = sum(map(len, wanted.values()))
-        progress(f"round {number_of_round}: {points} points, {len(wanted)} of {len(searches)} "
-                 "searches go on")
+        progress(f"round {rounds}: {points} points, {len(wanted)} of {len(searches)} searches")
         specs = {}
         for seed in sorted({seed for _, seed in wanted}):
             rates = {label: [grid.rate(index) for index in
@@ -207,6 +207,13 @@ def _take(searches: dict[tuple[str, int], Search], wanted: dict[tuple[str, int],
     return list(excluded.values())
 
 
+def has_fixed_requests(folder: Path, seed: int) -> bool:
+    """Whether every rate has the same number of requests."""
+    point = Results.load(f"{NAME}-seed{seed}", folder).point(0)
+    workload = json.loads(as_text(point.read("spec/effective").item())).get("workload", {})
+    return float(workload.get("requests", 0)) > 0
+
+
 def compare(searches: dict[tuple[str, int], Search], excluded: list[Excluded], labels: list[str],
             baseline: str, grid: Grid, comparison: Comparison) -> Comparison:
     """Fills in rows and sentences."""
@@ -235,49 +242,63 @@ def _bound(of: dict[int, Search]) -> str:
 
 
 def _set_ratio(row: Row, of: dict[int, Search], base: dict[int, Search], grid: Grid) -> None:
-    """The ratio of rates, as percent, from the paired differences of their logarithms; its interval
-    is widened by the resolution, to which each rate is known."""
+    """The ratio of rates, as percent, from the paired differences of their logarithms. Both rates
+    are known to a step of the grid; what that does to a difference, whose error then has a standard
+    deviation of step / sqrt(6), bounds the standard error from below."""
     seeds = sorted(of.keys() & base.keys())
     steps = np.array([of[seed].rate_index - base[seed].rate_index for seed in seeds])
-    step = math.log1p(grid.resolution)
-    ratio = stats.paired_ci(steps * step)
+    step, n = math.log1p(grid.resolution), len(seeds)
+    ratio, by_t = stats.paired_ci(steps * step), stats.mean_ci(steps * step)
+    half = max(by_t.half_width, stats.t_quantile(n) * step / math.sqrt(6 * n))
     is_bound = bool(_bound(of) or _bound(base))
-    wide = math.nan if is_bound else step
-    ends = [math.expm1(end) for end in (ratio.value, ratio.low - wide, ratio.high + wide)]
-    row.percent = stats.Estimate(*(100 * end for end in ends), ratio.n)
+    ends = ((math.nan, math.nan) if is_bound or n < 2 else
+            (min(ratio.low, ratio.value - half), max(ratio.high, ratio.value + half)))
+    shares = [math.expm1(end) for end in (ratio.value, *ends)]
+    row.percent = stats.Estimate(*(100 * share for share in shares), n)
     scale = math.exp(float(np.mean([math.log(grid.rate(search.rate_index))
                                     for search in base.values()])))
-    row.difference = stats.Estimate(*(scale * end for end in ends), ratio.n)
+    row.difference = stats.Estimate(*(scale * share for share in shares), n)
     row.verdict = comparing.UNCLEAR if np.any(steps) or is_bound else comparing.EQUAL
     if is_bound:
-        row.note = "a rate is beyond what was searched: no interval"
-    elif abs(ratio.value) > step * (1 + 1e-9):
-        row.p = stats.paired_p(steps * step)
+        row.note = "a rate is beyond what was searched"
+    elif n > 1:
+        row.p = stats.t_p_value(stats.Estimate(ratio.value, ratio.value - half,
+                                               ratio.value + half, n))
 
 
 def _says(comparison: Comparison, found: dict[str, dict[int, Search]], grid: Grid) -> list[str]:
-    condition = dict(comparison.facts)["condition"]
     told = left_out(comparison)
-    for row in comparison.rows:
-        rate = f"{row.bound} {number(row.value.value)}".lstrip()
-        text = (f"{row.technique} holds {condition} up to {rate} requests/s (geometric mean over "
-                f"{row.value.n} seed{'s' if row.value.n > 1 else ''})")
-        if row.percent is not None:
-            ratio, low, high = (1 + end / 100 for end in (row.percent.value, row.percent.low,
-                                                          row.percent.high))
-            bounds = f" [{number(low)}, {number(high)}]" if math.isfinite(low) else ""
-            meaning = {comparing.BETTER: "distinguishable", comparing.WORSE: "distinguishable",
-                       comparing.EQUAL: f"the same to {100 * grid.resolution:g} %"}.get(
-                row.verdict, row.note or ("one seed: no interval" if row.value.n < 2
-                                          else "cannot be told apart"))
-            text += f": {number(ratio)} times{bounds} {comparison.baseline}'s, {meaning}"
-        told.append(text + ".")
+    told += [_told(row, comparison, grid) for row in comparison.rows]
     for label, of in found.items():
-        inversions = {seed: search.inversions for seed, search in of.items() if search.inversions}
+        inversions = [search.inversions for search in of.values() if search.inversions]
         if inversions:
-            total = sum(inversions.values())
+            total = sum(inversions)
             told.append(
                 f"{label} is not monotone: {total} inversion{'s' if total > 1 else ''} in "
                 f"{len(inversions)} of {len(of)} seeds (a higher rate within, or a lower one not); "
                 "its rate is where the search found a change.")
     return told
+
+
+def _told(row: Row, comparison: Comparison, grid: Grid) -> str:
+    condition, rate = dict(comparison.facts)["condition"], number(row.value.value)
+    n, base = row.value.n, comparison.baseline
+    text = {"": f"{row.technique} holds {condition} up to {rate} requests/s",
+            ">": f"{row.technique} holds {condition} at every rate that was searched, or in some "
+                 f"seeds: beyond {rate} requests/s",
+            "<": f"{row.technique} holds {condition} at no rate that was searched, or in some "
+                 f"seeds not: below {rate} requests/s",
+            "?": f"{row.technique} holds {condition} at every rate that was searched in some seeds "
+                 "and at none in others"}[row.bound]
+    text += f" (geometric mean over {n} seeds)" if n > 1 else " (one seed)"
+    if row.percent is None:
+        return text + "."
+    if row.note:
+        return f"{text}; no ratio to {base}: {row.note}."
+    ratio, low, high = (1 + end / 100 for end in (row.percent.value, row.percent.low,
+                                                  row.percent.high))
+    bounds = f" [{number(low)}, {number(high)}]" if math.isfinite(low) else ""
+    meaning = {comparing.BETTER: "distinguishable", comparing.WORSE: "distinguishable",
+               comparing.EQUAL: f"the same to {100 * grid.resolution:g} %"}.get(
+        row.verdict, "cannot be told apart" if n > 1 else "no interval")
+    return f"{text}: {number(ratio)} times{bounds} {base}'s, {meaning}."

@@ -8,8 +8,11 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import h5py
+
 from analysis.compare.comparing import Excluded
 from analysis.compare.spec_file import InputError, SpecFile
+from analysis.point import as_text
 
 ERROR = "servelab: error: "
 OK, FAILED, BAD_INPUT, UNFINISHED = 0, 1, 2, 75
@@ -77,7 +80,7 @@ class Runner:
         that are returned: techniques that fail, with what they say. Raises InputError for a
         mistake in a spec, and Stopped."""
         outcome = self._run(specs)
-        if self._are_collected(specs):
+        if outcome.code in (OK, FAILED) and self._are_collected(specs):
             return []
         if outcome.code != FAILED:
             raise Stopped(outcome)
@@ -101,7 +104,15 @@ class Runner:
         return failed
 
     def _are_collected(self, specs: dict[str, SpecFile]) -> bool:
-        return all((self.folder / name / "collected.h5").is_file() for name in specs)
+        """Whether results are there, and of these specs: earlier ones stay where a run stops."""
+        for name, spec in specs.items():
+            try:
+                with h5py.File(self.folder / name / "collected.h5") as file:
+                    if as_text(file.attrs["spec"]) != spec.text(self._heading):
+                        return False
+            except (OSError, KeyError):
+                return False
+        return True
 
     def _run(self, specs: dict[str, SpecFile]) -> Outcome:
         existed = self.folder.is_dir()

@@ -1,4 +1,4 @@
-"""What a comparison says, in plain sentences: what differs, by how much, and what cannot be told."""
+"""What a comparison says, in plain sentences: what differs, by how much, what cannot be told."""
 from __future__ import annotations
 
 import math
@@ -27,24 +27,24 @@ def percent(value: float) -> str:
 
 
 def interval(estimate: stats.Estimate, sign: float = 1) -> str:
+    """"[8, 15]", with the sign's side as positive; "" for one value."""
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+        return ""
     low, high = sorted((sign * estimate.low, sign * estimate.high))
     return f"[{percent(low)}, {percent(high)}]"
 
 
+def unit_of(row: Row) -> str:
+    """The unit of what is shown of a difference."""
+    return "points" if row.metric.is_share else row.metric.unit if row.percent is None else "%"
+
+
 def amount(row: Row) -> str:
-    """"12 % [8, 15] lower TTFT P99": points for shares, units where the baseline is 0."""
-    assert row.difference is not None
-    sign = 1.0 if row.difference.value >= 0 else -1.0
-    unit = row.metric.unit
-    if unit.startswith("%"):
-        shown, of = row.difference, "points"
-    elif row.percent is None:
-        shown, of = row.difference, unit
-    else:
-        shown, of = row.percent, "%"
-    word = "higher" if sign > 0 else "lower"
-    return (f"{percent(abs(shown.value))} {of} {interval(shown, sign)} {word} "
-            f"{row.metric.title}").replace("  ", " ")
+    """"12 % [8, 15] lower TTFT P99": points for shares, units where a mean is 0."""
+    sign = 1.0 if row.shown.value >= 0 else -1.0
+    parts = [percent(abs(row.shown.value)), unit_of(row), interval(row.shown, sign),
+             "higher" if sign > 0 else "lower", row.metric.title]
+    return " ".join(filter(None, parts))
 
 
 def listed(items: list[str]) -> str:
