@@ -1,7 +1,7 @@
 """servelab summary: a run's metrics as servelab and four other tools define and name them.
 
-Windows: --warm-up and --window take the requests that arrive in the window, whenever they finish, and
-rates of what happens inside it; --steady finds the window by MSER-5 and ends at the last arrival.
+Windows: --warm-up and --window take the requests that arrive in the window, whenever they finish,
+and rates of what happens inside it; --steady finds the window by MSER-5, to the last arrival.
 Exit codes: 0; 1 when --steady finds that a run is not steady, or a disk fails; 2 for bad input.
 """
 from __future__ import annotations

@@ -39,6 +39,11 @@ class Requests:
     def has_tokens(self) -> bool:
         return self.token_times is not None
 
+    @property
+    def sent(self) -> "Requests":
+        """Those that arrived before the run ended; others are unfinished to /summary alone."""
+        return self.select(self.arrival <= self.run_end)
+
     def select(self, mask: np.ndarray) -> "Requests":
         """Those requests alone, with their tokens."""
         if self.token_times is None or self.token_offsets is None:

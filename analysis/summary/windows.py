@@ -99,26 +99,26 @@ def in_system(requests: Requests, end: int) -> np.ndarray:
     return np.diff(passed(requests.arrival) - passed(requests.end)) / np.diff(edges)
 
 
-def mser5(values: np.ndarray) -> int | None:
+def mser5(values: np.ndarray) -> int:
     """How many values MSER-5 (White, Cobb and Spratt 2000) cuts off as initial transient, a
-    multiple of 5: the truncation that makes the standard error of the mean of the rest smallest,
-    over means of batches of 5. None where it lies in the second half: no steady part is seen."""
+    multiple of 5: the truncation, up to half of them, that makes the standard error of the mean of
+    the rest smallest, over means of batches of 5."""
     batches = values[:len(values) // BATCH * BATCH].reshape(-1, BATCH).mean(axis=1)
     count = len(batches)
     rest = np.arange(count, 0, -1)
-    sums = np.cumsum(batches[::-1])[::-1]
-    squares = np.cumsum(((batches - batches.mean()) ** 2)[::-1])[::-1]
-    variance = squares / rest - (sums / rest - batches.mean()) ** 2
-    error = np.maximum(variance, 0) / rest
-    cut = int(np.argmin(error[:count - BATCH]))  # the last few batches say nothing
-    return cut * BATCH if cut <= count // 2 else None
+    centred = batches - batches.mean()
+    sums = np.cumsum(centred[::-1])[::-1]
+    squares = np.cumsum((centred ** 2)[::-1])[::-1]
+    variance = np.maximum(squares / rest - (sums / rest) ** 2, 0)
+    return int(np.argmin((variance / rest)[:count // 2 + 1])) * BATCH
 
 
 def steady(requests: Requests) -> Window:
     """From the end of the initial transient, by MSER-5 of the requests in the system, to the last
-    arrival, after which the system only empties. Raises NotSteady where the transient does not end
-    in the first half, or where what is left still grows or shrinks: Kendall's tau over ten batch
-    means has p < 0.01, and their trend moves the mean by more than a quarter."""
+    arrival, after which the system only empties. Raises NotSteady where what is left still grows or
+    shrinks, as it does when the transient lasts longer than half the run: Kendall's tau over ten
+    batch means has p < 0.01, and their trend (Theil and Sen's) is more than a quarter of the mean."""
+    requests = requests.sent
     if len(requests) < STEADY_REQUESTS_MIN:
         raise NotSteady(f"{len(requests)} requests are too few to tell; at least "
                         f"{STEADY_REQUESTS_MIN}")
@@ -127,19 +127,14 @@ def steady(requests: Requests) -> Window:
         raise NotSteady("all requests arrive at once")
     level = in_system(requests, last_arrival)
     cut = mser5(level)
-    if cut is None:
-        rising = level[SLOTS // 2:].mean() > level[:SLOTS // 2].mean()
-        raise NotSteady(f"the requests in the system {'grow' if rising else 'fall'} all along, "
-                        f"from {level[:SLOTS // 10].mean():.3g} in the first tenth to "
-                        f"{level[-SLOTS // 10:].mean():.3g} in the last")
-    rest = level[cut:]
-    means = np.array([part.mean() for part in np.array_split(rest, MACRO_BATCHES)])
+    means = np.array([part.mean() for part in np.array_split(level[cut:], MACRO_BATCHES)])
     trend = stats.kendalltau(np.arange(MACRO_BATCHES), means)
-    slope = stats.theilslopes(means).slope * MACRO_BATCHES
-    if trend.pvalue < SIGNIFICANCE and abs(slope) > GROWTH_MAX * means.mean():
-        raise NotSteady(f"the requests in the system {'grow' if slope > 0 else 'fall'} from "
-                        f"{means[0]:.3g} to {means[-1]:.3g} after the initial transient")
+    growth = stats.theilslopes(means).slope * MACRO_BATCHES
     start = round(last_arrival * cut / SLOTS)
+    if trend.pvalue < SIGNIFICANCE and abs(growth) > GROWTH_MAX * means.mean():
+        way = "grow" if growth > 0 else "fall"
+        raise NotSteady(f"the requests in the system {way} all along, from {means[0]:.3g} after "
+                        f"{start / 1e9:.3g} s to {means[-1]:.3g} at the last arrival")
     return Window(start, last_arrival, f"steady from {start / 1e9:.3f} s (MSER-5) to the last "
                   f"arrival at {last_arrival / 1e9:.3f} s")
 

@@ -113,11 +113,13 @@ def test_weighted_percentiles_take_the_first_value_that_reaches_the_share() -> N
     assert math.isnan(guidellm.percentile(np.array([]), np.array([]), 0.5))
 
 
-CUT_OFF = {**SPEC, "techniques": ["slora", "dlora"], "runtime": {},
+# One technique gives requests up, and the end of the run cuts off the others; some never arrive.
+CUT_OFF = {**SPEC, "cluster": {"stop_at_s": 4}, "engine": {"max_batch": 4},
+           "techniques": [{"technique": "slora", "with": {"early_abort": True, "ttft_slo_s": 0.6}},
+                          "dlora"],
            "workload": {"requests": 400, "adapters": {"count": 6, "ranks": [8]},
                         "arrivals": {"process": "poisson", "rate": 60},
                         "lengths": {"source": "lognormal", "prompt": 60, "output": 8}}}
-REJECTING = {**SPEC, "techniques": [{"technique": "slora", "params": {"early_abort": True}}]}
 
 
 @needs_servelab
@@ -144,7 +146,17 @@ def test_our_own_is_the_summary_bit_for_bit(tmp_path: Path, has_tokens: bool, ca
         shown = json.loads(capfd.readouterr().out)["points"][0]["values"]
         assert shown == {key: value if math.isfinite(value) else None
                          for key, value in summary.items()}
-    assert {FINISHED} <= statuses
+        # the other tools know nothing of requests that were never sent
+        sent = int((requests.arrival <= requests.run_end).sum())
+        assert sent < len(requests)
+        others = {name: values(name, requests) for name in ("vllm", "guidellm", "aiperf", "mlperf")}
+        assert others["vllm"]["completed"] + others["vllm"]["failed"] == sent
+        assert sum(others["guidellm"][f"requests_{state}"] for state in
+                   ("comp", "inc", "err")) == sent
+        assert others["aiperf"]["request_count"] == summary["requests_finished"]
+        assert others["mlperf"]["samples_incomplete"] == sent - summary["requests_finished"]
+        assert others["guidellm"]["duration"] == pytest.approx(summary["duration_s"])
+    assert statuses == {UNFINISHED, FINISHED, REJECTED}
 
 
 @needs_servelab

@@ -21,7 +21,7 @@ TITLE = "AIPerf 0.13.0"
 
 
 def table(part: Part) -> list[Row]:
-    r = part.requests
+    r = part.requests.sent
     done = r.select(r.finished)
     errors = len(r) - len(done)
     latency, ttft = (done.last - done.arrival) / 1e6, (done.first - done.arrival) / 1e6

@@ -22,7 +22,7 @@ TITLE = "GuideLLM 0.8.1"
 
 
 def table(part: Part) -> list[Row]:
-    r = part.requests
+    r = part.requests.sent
     done = r.select(r.finished)
     one = np.ones(len(done))
     latency = done.last - done.arrival
@@ -47,11 +47,11 @@ def table(part: Part) -> list[Row]:
 
 def _seconds(part: Part) -> float:
     """From the start of the run to the end of the last request, unless a window is given."""
-    return part.window.seconds if part.window else part.requests.end.max(initial=0) / 1e9
+    return part.window.seconds if part.window else part.requests.sent.end.max(initial=0) / 1e9
 
 
 def _rates(part: Part) -> list[Row]:
-    r, seconds = part.requests, _seconds(part)
+    r, seconds = part.requests.sent, _seconds(part)
     concurrency, shares = concurrency_over_time(r)
     rows = [Row("Requests Concurrency Mdn", "request_concurrency_median",
                 percentile(concurrency, shares, 0.5)),

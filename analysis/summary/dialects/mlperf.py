@@ -21,7 +21,7 @@ PERCENTILES = ("50.00", "90.00", "95.00", "97.00", "99.00", "99.90")
 
 
 def table(part: Part) -> list[Row]:
-    r = part.requests
+    r = part.requests.sent
     done = r.select(r.finished)
     count = len(done)
     latency, ttft = done.last - done.arrival, done.first - done.arrival

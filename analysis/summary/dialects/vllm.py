@@ -21,7 +21,7 @@ PERCENTILES = (90, 95, 99)  # --metric-percentiles 90,95,99; its default is 99 a
 
 
 def table(part: Part) -> list[Row]:
-    r = part.requests
+    r = part.requests.sent
     done = r.select(r.finished)
     inputs, outputs = int(done.prompt.sum()), int(done.output.sum())
     if part.window:
