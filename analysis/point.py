@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Sequence
 
 import h5py
 import numpy as np
@@ -55,6 +55,7 @@ class Point:
     def __init__(self, path: Path, remedy: str) -> None:
         self.path = path
         self._remedy = remedy
+        self._made: dict[str, Any] = {}
         with open_h5(path, remedy) as file:
             self.attributes = {name: value.item() if isinstance(value, np.generic) else value
                                for name, value in file.attrs.items()}
@@ -64,16 +65,32 @@ class Point:
 
     def read(self, name: str) -> np.ndarray:
         """The dataset /<name>; an absent or damaged one raises ResultsError."""
+        return self.read_several([name])[name]
+
+    def read_several(self, names: Sequence[str],
+                     optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+        """Datasets by name, with the file opened, and its checksum compared, once; optional ones
+        may be absent. Raises as read() does."""
         with open_h5(self.path, self._remedy) as file:
-            try:
-                if name not in file and _OLD_NAMES.get(name, name) in file:
-                    return np.asarray(file[_OLD_NAMES[name]][()])
-                if name not in file:
-                    raise ResultsError(self.path, f"has no dataset /{name}",
-                                       self._remedy_for(name))
-                return np.asarray(file[name][()])
-            except (OSError, KeyError, RuntimeError):
-                raise ResultsError(self.path, f"/{name} is not readable", self._remedy) from None
+            found: dict[str, np.ndarray] = {}
+            for name in (*names, *optional):
+                try:
+                    stored = name if name in file else _OLD_NAMES.get(name, name)
+                    if stored in file:
+                        found[name] = np.asarray(file[stored][()])
+                    elif name in names:
+                        raise ResultsError(self.path, f"has no dataset /{name}",
+                                           self._remedy_for(name))
+                except (OSError, KeyError, RuntimeError):
+                    raise ResultsError(self.path, f"/{name} is not readable",
+                                       self._remedy) from None
+            return found
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What make() gives, made once per point: several metrics share it."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
     def has(self, name: str) -> bool:
         """Whether there is a dataset or group /<name>."""

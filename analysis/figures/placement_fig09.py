@@ -28,6 +28,19 @@ def draw_arrivals(axes: plt.Axes, results: Results, index: int, bin_s: float) ->
     axes.legend(ncols=2, fontsize=6, loc="upper center")
 
 
+def claim_value(results: Results, level: str) -> float:
+    """Correlation of the twin's and the engine's running or waiting requests over the bins; a bin
+    without a step has none."""
+    pair = _twin.pairs(results)[0]
+    read = [results.point(index) for index in (pair.engine, pair.twin)]
+    starts = [point.read("series/start") for point in read]
+    bins = np.unique(np.concatenate(starts))
+    values = np.zeros((2, len(bins)))
+    for row, (point, start) in enumerate(zip(read, starts)):
+        values[row, np.searchsorted(bins, start)] = point.read(f"series/{level}")
+    return float(np.corrcoef(values)[0, 1])
+
+
 def draw(results: Results, out: Path) -> list[Path]:
     pair = _twin.pairs(results)[0]
     figure, (arrivals, running, waiting) = plt.subplots(

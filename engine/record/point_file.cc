@@ -17,6 +17,7 @@ namespace servelab {
 namespace {
 
 constexpr const char* kStatusNames[] = {"unfinished", "finished", "rejected"};
+constexpr const char* kExecNames[] = {"unmerged", "merged"};
 constexpr const char* kReasonNames[] = {"none", "too_long", "policy", "no_adapter_room"};
 
 std::int32_t or_minus_one(AdapterId id) {
@@ -171,6 +172,33 @@ void write_step_timings(Hdf5Writer* out, const RunRecord& record) {
   });
 }
 
+void write_steps(Hdf5Writer* out, const RunRecord& record) {
+  const auto& s = record.step_log;
+  Columns c(out, "/steps", s.size());
+  const auto count = [&](const char* name, const char* units, const char* text, auto member) {
+    c.column<std::int32_t>(name, {units, text}, [&](std::size_t i) { return s[i].*member; });
+  };
+  using S = StepRecord;
+  count("adapters", "1", "distinct adapters that it used", &S::adapters);
+  c.column<std::int64_t>("end", {"ns", "when it ended; it was planned at end - the sum of parts"},
+                         [&](std::size_t i) { return s[i].end; });
+  c.column<std::uint8_t>("exec", {"1", "how it ran", kExecNames},
+                         [&](std::size_t i) { return s[i].exec; });
+  c.column<std::int32_t>("merged", {"1", "adapter in the weights, -1 for none"},
+                         [&](std::size_t i) { return or_minus_one(s[i].merged); });
+  count("output_tokens", "tokens", "sampled", &S::output_tokens);
+  for_each_part([&](const char* name, const char* text, auto part) {
+    c.column<std::int64_t>(std::string("parts/").append(name).c_str(), {"ns", text},
+                           [&](std::size_t i) { return part(s[i].timing); });
+  });
+  count("prompt_tokens", "tokens", "prefilled", &S::prompt_tokens);
+  c.column<std::int32_t>("replica", {"1", "replica index"},
+                         [&](std::size_t i) { return or_minus_one(s[i].replica); });
+  count("requests", "1", "requests in it", &S::requests);
+  c.column<std::uint16_t>("slot", {"1", "tells steps apart that run at the same time"},
+                          [&](std::size_t i) { return s[i].slot; });
+}
+
 double kv_share(const SeriesBin& bin, const RunRecord& record) {
   const std::int64_t total = record.replicas.at(index(bin.replica)).kv_blocks_total;
   return total > 0 ? static_cast<double>(bin.kv_blocks_used) / static_cast<double>(total)
@@ -217,6 +245,8 @@ void write_requests(Hdf5Writer* out, const Workload& workload, const RunRecord& 
   stamp("load_start", "its adapter began to load because of it", &R::load_start);
   c.column<std::uint16_t>("migrations", {"1", "times it left a replica for another"},
                           [&](std::size_t i) { return r[i].migrations; });
+  c.column<std::int32_t>("output_target", {"tokens", "output tokens that would finish it"},
+                         [&](std::size_t i) { return w[i].output_tokens; });
   c.column<std::int32_t>("output_tokens", {"tokens", "output tokens produced"},
                          [&](std::size_t i) { return r[i].generated; });
   c.column<std::int32_t>("output_tokens_limit", {"tokens", "the client's max_tokens"},
@@ -336,6 +366,7 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
   out.text("/spec/requested", point.requested, {"json", "settings as written"});
   out.text("/spec/sweep", point.sweep, {"json", "this point's coordinates"});
   if (record.options.keep_delivered) write_step_timings(&out, record);
+  if (record.options.steps) write_steps(&out, record);
   if (record.options.token_times) {
     out.dataset<std::int64_t>("/tokens/offsets", record.token_offsets,
                               {"1", "request i's tokens are times[offsets[i]:offsets[i+1]]"});
@@ -386,6 +417,7 @@ std::optional<StoredPoint> read_point(const std::string& path, const std::string
     point.reasons = file.text_attribute("/", "reasons");
     point.trace = file.text_attribute("/", "trace");
     point.content_digest = file.text_attribute("/", "content_digest");
+    point.decision_hash = file.text_attribute("/", "decision_hash");
     for (const auto& [name, value] : file.number_attributes("/summary")) {
       point.summary.push_back({name, value});
     }

@@ -52,6 +52,7 @@ struct StoredPoint {
   std::string reasons;
   std::string trace;
   std::string content_digest;  // of the datasets
+  std::string decision_hash;   // as hash_text() gives it
   Summary summary;             // by name
 };
 
