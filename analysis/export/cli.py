@@ -25,8 +25,20 @@ def _mooncake(point: Point, _: Path) -> Iterable[str]:
     return mooncake.lines(point)
 
 
+def _benchmark_report(point: Point, out: Path) -> Iterable[str]:
+    from analysis.export import benchmark_report
+    return benchmark_report.lines(point, out)
+
+
+def _openmetrics(point: Point, _: Path) -> Iterable[str]:
+    from analysis.export import openmetrics
+    return openmetrics.lines(point)
+
+
 FORMATS: dict[str, tuple[str, Callable[[Point, Path], Iterable[str]]]] = {
+    "benchmark-report": (".json", _benchmark_report),
     "mooncake": (".jsonl", _mooncake),
+    "openmetrics": (".om", _openmetrics),
 }
 
 

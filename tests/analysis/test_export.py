@@ -2,38 +2,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
-from conftest import ROOT
+from servelab_runs import SPEC, needs_servelab, run
 
 from analysis.export.cli import main
 from analysis.point import Point
-from analysis.results import Results
-
-SERVELAB = Path(os.environ.get("SERVELAB", ROOT / "build" / "servelab"))
-needs_servelab = pytest.mark.skipif(not SERVELAB.is_file(), reason=f"no program {SERVELAB}")
-SPEC = {"title": "Round trip", "model": "llama-2-7b", "hardware": "a800-80g",
-        "engine": {"max_batch": 16},
-        "workload": {"requests": 150, "adapters": {"count": 6, "ranks": [8, 16, 64],
-                                                   "base_share": 0.2},
-                     "arrivals": {"process": "gamma", "rate": 12, "cv": 3},
-                     "popularity": {"kind": "zipf", "exponent": 1},
-                     "lengths": {"source": "sharegpt"}},
-        "techniques": ["slora", "dlora"], "seeds": [3], "record": {"token_times": True}}
-
-
-def run(folder: Path, spec: dict, name: str) -> Results:
-    """Runs the spec and loads its results, which are in folder/results."""
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(spec))
-    done = subprocess.run([SERVELAB, "run", path, "--out", folder / "results", "-q"], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Results.load(name, folder / "results")
 
 
 @needs_servelab
@@ -120,3 +95,132 @@ def test_points_of_schema_1_are_drawn_and_not_exported(tmp_path: Path, capfd) ->
     assert point.has("series/num_requests_running") and not point.has("series/steps")
     assert main([str(path), "--format", "mooncake", "--out", str(tmp_path / "o")]) == 2
     assert "old.h5: is of schema 1" in capfd.readouterr().err
+
+
+@needs_servelab
+@pytest.mark.parametrize("ending", [".json", ".yaml"])
+def test_benchmark_report_is_one_by_the_schema(tmp_path, ending: str) -> None:
+    core = pytest.importorskip("llmd_benchmark_report.core", reason="needs Python 3.11")
+    results = run(tmp_path, {**SPEC, "cluster": {"replicas": 2, "stop_at_s": 8},
+                             "techniques": ["slora"]}, "cut")
+    point = results.point(0)
+    out = tmp_path / f"report{ending}"
+    assert main([str(point.path), "--format", "benchmark-report", "--out", str(out)]) == 0
+    report = core.import_benchmark_report(str(out))
+    assert report.version == "0.2.1"
+    summary = point.summary()
+    performance = report.results.request_performance.aggregate
+    sent = int((point.read("requests/scheduled") <= summary["duration_s"] * 1e9).sum())
+    assert performance.requests.total == sent < 150
+    assert performance.requests.incomplete == sent - summary["requests_finished"] > 0
+    for field, metric in (("time_to_first_token", "ttft"), ("request_latency", "latency"),
+                          ("time_per_output_token", "tpot")):
+        statistics = getattr(performance.latency, field)
+        assert statistics.mean == pytest.approx(summary[f"{metric}_mean_s"])
+        assert statistics.p99 == pytest.approx(summary[f"{metric}_p99_s"])
+        assert statistics.min <= statistics.p0p1 <= statistics.p50 <= statistics.p99p9
+        assert statistics.units == ("s" if metric != "tpot" else "s/token")
+    assert performance.latency.normalized_time_per_output_token.mean == pytest.approx(
+        summary["latency_per_token_mean_of_ratios_s"])
+    assert performance.latency.inter_token_latency.mean > 0
+    assert performance.throughput.output_token_rate.mean == pytest.approx(
+        summary["output_tokens_per_s"])
+    stack, load = report.scenario.stack[0], report.scenario.load
+    assert stack.standardized.replicas == 2 and stack.standardized.model.name == "Llama-2-7B"
+    assert load.standardized.rate_qps == 12 and load.standardized.input_seq_len.min >= 1
+    observed = report.results.observability.components
+    assert [one.replica_id for one in observed] == ["0", "1"]
+    tokens = sum(one.time_series.generation_tokens.series[-1].value for one in observed)
+    assert tokens == point.read("requests/output_tokens").sum()
+    assert 0 < observed[0].aggregate.kv_cache_usage.max <= 1
+    again = tmp_path / f"again{ending}"
+    assert main([str(point.path), "--format", "benchmark-report", "--out", str(again)]) == 0
+    assert again.read_bytes() == out.read_bytes()
+
+
+@needs_servelab
+def test_benchmark_report_of_a_run_in_which_nothing_finished(tmp_path) -> None:
+    core = pytest.importorskip("llmd_benchmark_report.core", reason="needs Python 3.11")
+    results = run(tmp_path, {**SPEC, "cluster": {"stop_at_s": 0.001}, "techniques": ["slora"],
+                             "record": {"series": False}}, "none")
+    assert results.metric("requests_finished")[0] == 0
+    out = tmp_path / "report.json"
+    assert main(["none", "--results", str(tmp_path / "results"), "--format", "benchmark-report",
+                 "--out", str(out)]) == 0
+    report = core.import_benchmark_report(str(out))
+    assert report.results.request_performance.aggregate.latency.request_latency is None
+
+
+def scrapes_of(text: str) -> dict[str, str]:
+    """The document of each stamp alone. Prometheus' parser takes a histogram's second scrape for a
+    repetition of its first (it forgets its samples only when the labels change)."""
+    heads, scrapes = [], {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            heads = (heads if line.startswith("# HELP") else []) + [line]
+            continue
+        document = scrapes.setdefault(line.rsplit(" ", 1)[1], [])
+        document += ([] if heads[0] in document else heads) + [line]
+    return {stamp: "\n".join([*document, "# EOF\n"]) for stamp, document in scrapes.items()}
+
+
+@needs_servelab
+def test_openmetrics_is_read_back_by_prometheus_own_parser(tmp_path) -> None:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+    results = run(tmp_path, {**SPEC, "cluster": {"replicas": 2}, "techniques": ["slora"],
+                             "record": {"token_times": True, "series_bin_s": 0.5}}, "two")
+    point, out = results.point(0), tmp_path / "metrics.om"
+    assert main([str(point.path), "--format", "openmetrics", "--out", str(out)]) == 0
+    assert out.read_text().endswith("\n# EOF\n")
+    documents = scrapes_of(out.read_text())
+    samples = [sample for stamp in sorted(documents, key=float)
+               for family in text_string_to_metric_families(documents[stamp])
+               for sample in family.samples]
+
+    def of(name: str, **labels: str) -> list:
+        return [sample for sample in samples
+                if sample.name == name and labels.items() <= sample.labels.items()]
+
+    def last(name: str, engine: str, **labels: str) -> float:
+        return of(name, engine=engine, **labels)[-1].value
+
+    def total(name: str, **labels: str) -> float:
+        return last(name, "0", **labels) + last(name, "1", **labels)
+
+    output = point.read("requests/output_tokens")
+    summary = point.summary()
+    assert total("vllm:generation_tokens_total") == output.sum()
+    assert total("vllm:prompt_tokens_total") == point.read("requests/prompt_tokens").sum()
+    assert sum(total("vllm:request_success_total", finished_reason=reason)
+               for reason in ("stop", "length", "abort")) == 150
+    for name, count in (("time_to_first_token", 150), ("e2e_request_latency", 150),
+                        ("request_queue_time", 150), ("inter_token_latency", output.sum() - 150),
+                        ("request_time_per_output_token", (output > 1).sum())):
+        assert total(f"vllm:{name}_seconds_count") == count
+        assert total(f"vllm:{name}_seconds_bucket", le="+Inf") == count
+    ttft = point.read("requests/first_token") - point.read("requests/scheduled")
+    assert total("vllm:time_to_first_token_seconds_sum") == pytest.approx(ttft.sum() / 1e9)
+    assert total("vllm:time_to_first_token_seconds_bucket", le="0.04") == (ttft <= 4e7).sum()
+    assert total("vllm:inter_token_latency_seconds_sum") / (output.sum() - 150) == pytest.approx(
+        summary["itl_mean_s"])
+    running = of("vllm:num_requests_running", engine="1")
+    mine = point.read("series/replica") == 1
+    levels = point.read("series/num_requests_running")[mine]
+    assert [one.value for one in running] == levels.tolist()
+    assert [float(one.timestamp) for one in running] == (
+        point.read("series/start")[mine] / 1e9 + 0.5).tolist()
+    for name in ("vllm:generation_tokens_total", "vllm:e2e_request_latency_seconds_count"):
+        grown = [one.value for one in of(name, engine="0")]
+        assert grown == sorted(grown) and len(set(grown)) > 3
+    lora = of("vllm:lora_requests_info")
+    assert any("adapter-0" in sample.labels["running_lora_adapters"].split(",") for sample in lora)
+    assert not lora[-1].labels["waiting_lora_adapters"]
+
+
+@needs_servelab
+def test_openmetrics_needs_series(tmp_path, capfd) -> None:
+    run(tmp_path, {**SPEC, "techniques": ["slora"], "record": {"series": False}}, "bare")
+    assert main(["bare", "--results", str(tmp_path / "results"), "--format", "openmetrics",
+                 "--out", str(tmp_path / "m.om")]) == 2
+    assert "record.series: true" in capfd.readouterr().err
+    assert not (tmp_path / "m.om").exists()
