@@ -144,6 +144,25 @@ BENCHMARK(BM_Request)
     ->Iterations(1)
     ->Unit(benchmark::kSecond);
 
+// A point's file in memory; 0 requests: what is there for every point.
+void BM_File(benchmark::State& state) {
+  PointSettings settings = bench_point("harness");
+  const Workload workload = draw_requests(settings, static_cast<int>(state.range(0)));
+  const PointResult result = run_point(settings, workload);
+  std::size_t bytes = 0;
+  for (auto _ : state) {
+    bytes = point_file({}, workload, result.record, result.summary).size();
+  }
+  state.counters["kB"] = static_cast<double>(bytes) / 1e3;
+}
+BENCHMARK(BM_File)
+    ->Name("Harness/File")
+    ->ArgName("requests")
+    ->Arg(1)
+    ->Arg(1'000)
+    ->Arg(100'000)
+    ->Unit(benchmark::kMillisecond);
+
 double peak_mib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
