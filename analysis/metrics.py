@@ -1,13 +1,16 @@
 """What figures and claims derive from a point, beside the metrics in /summary.
 
-DERIVED maps a metric's name to a function of the results; Results.metric knows them all. Values by
-replica come from the point files: /requests, /replicas and /series.
+DERIVED maps a metric's name to a function of the results; Results.metric knows them all, and those
+of an SLO besides, such as slo_attainment[ttft=1,tpot=0.1]. Values by replica come from the point
+files: /requests, /replicas and /series.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
+
+from analysis import service, slo_limits
 
 if TYPE_CHECKING:
     from analysis.results import Results
@@ -124,6 +127,28 @@ def _queueing_per_token(results: Results) -> np.ndarray:
             / results.metric("latency_mean_s"))
 
 
+def _service(value_of: Callable[..., float],
+             *arguments: Any) -> Callable[[Results], np.ndarray]:
+    """A metric of analysis/service.py, of every point that has requests."""
+    return _each(lambda r, i: float(value_of(service.requests_of(r, i), *arguments)))
+
+
+def _is_starved(requests: service.Requests) -> float:
+    return float(service.served_share(requests) < service.STARVED)
+
+
+SLO_METRICS = {"slo_attainment": service.slo_attainment, "goodput_per_s": service.goodput_per_s}
+
+
+def with_slo(name: str) -> Callable[[Results], np.ndarray] | None:
+    """The function of a metric of an SLO, `slo_attainment[ttft=1]`; None for other names. Raises
+    ValueError for a bad SLO."""
+    metric, bracket, limits = name.removesuffix("]").partition("[")
+    if metric not in SLO_METRICS or not bracket:
+        return None
+    return _service(SLO_METRICS[metric], slo_limits.parse(limits))
+
+
 DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "queueing_per_token_mean_s": _queueing_per_token,
     "queueing_share_max_over_min": _each(lambda r, i: max_over_min(queueing_by_replica(r, i)[1])),
@@ -138,4 +163,13 @@ DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
     "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),
+    # of dLoRA's SLO, 0.5 s per token
+    **{name: _service(value_of, slo_limits.DEFAULT) for name, value_of in SLO_METRICS.items()},
+    "jain_served": _service(service.jain_served),
+    "jain_latency": _service(service.jain_latency),
+    "ttft_p99_worst_over_median": _service(service.ttft_p99_worst_over_median),
+    "served_share": _service(service.served_share),
+    "starved": _service(_is_starved),
+    "starved_adapters_share": _service(service.starved_adapters_share),
+    "longest_wait_s": _service(service.longest_wait_s),
 }

@@ -22,7 +22,7 @@ from analysis.errors import EXPERIMENTS, ResultsError
 from analysis.point import Point, as_text, open_h5
 from analysis.results import Results
 
-RESULT_SCHEMA = 1  # of collected.h5 and the points: kResultSchema in engine/record/point_file.h
+RESULT_SCHEMA = 2  # of collected.h5 and the points: kResultSchema in engine/record/point_file.h
 ANALYSIS = Path(__file__).resolve().parents[1]
 NOT_DRAWING = ("analysis/archive/", "analysis/pack.py")
 LIBRARIES = ("numpy", "scipy", "h5py", "matplotlib")

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace servelab {
@@ -20,14 +21,34 @@ SourceMark mark_of(const YAML::Mark& mark, const std::string& file) {
   return {file, mark.line + 1, mark.column + 1};
 }
 
-ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth, int* nodes) {
+// What is being parsed.
+struct Source {
+  const std::string& text;
+  const std::string& file;
+  int nodes = 0;  // so far
+};
+
+// YAML takes a plain `null` for nothing, although a name may be spelled so.
+bool is_spelled_null(const YAML::Mark& mark, const std::string& text) {
+  constexpr std::string_view kNull = "null";
+  const std::size_t skipped = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // not in positions
+  const std::size_t at = static_cast<std::size_t>(mark.pos) + skipped;
+  if (mark.is_null() || at > text.size() || text.compare(at, kNull.size(), kNull) != 0) return false;
+  const std::size_t end = at + kNull.size();
+  return end == text.size() || std::string_view(" \t\r\n,]}#").find(text[end]) != std::string::npos;
+}
+
+ConfigNode convert(const YAML::Node& yaml, Source* source, int depth) {
+  const std::string& file = source->file;
   ConfigNode node;
   node.mark = mark_of(yaml.Mark(), file);
   if (depth > kMaxDepth) throw SpecError(node.mark, "nested deeper than 64 levels");
-  if (++*nodes > kMaxNodes) throw SpecError(node.mark, "more than a million values");
+  if (++source->nodes > kMaxNodes) throw SpecError(node.mark, "more than a million values");
   switch (yaml.Type()) {
     case YAML::NodeType::Undefined:
+      break;
     case YAML::NodeType::Null:
+      if (is_spelled_null(yaml.Mark(), source->text)) node.scalar = "null";
       break;
     case YAML::NodeType::Scalar:
       node.kind = ConfigNode::Kind::kScalar;
@@ -37,7 +58,7 @@ ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth, i
     case YAML::NodeType::Sequence:
       node.kind = ConfigNode::Kind::kList;
       for (const YAML::Node& item : yaml)
-        node.items.push_back(convert(item, file, depth + 1, nodes));
+        node.items.push_back(convert(item, source, depth + 1));
       break;
     case YAML::NodeType::Map:
       node.kind = ConfigNode::Kind::kMap;
@@ -49,7 +70,7 @@ ConfigNode convert(const YAML::Node& yaml, const std::string& file, int depth, i
         if (node.find(key.Scalar()) != nullptr) {
           throw SpecError(at, "key '" + key.Scalar() + "' is given twice");
         }
-        ConfigNode child = convert(value, file, depth + 1, nodes);
+        ConfigNode child = convert(value, source, depth + 1);
         child.mark = at;  // messages about a value point at its key
         node.members.push_back({key.Scalar(), std::move(child)});
       }
@@ -218,8 +239,8 @@ ConfigNode parse_yaml(const std::string& text, const std::string& name_for_error
       throw SpecError(mark_of(documents[1].Mark(), name_for_errors),
                       "a second YAML document begins here; a file holds one");
     }
-    int nodes = 0;
-    if (!documents.empty()) return convert(documents.front(), name_for_errors, 0, &nodes);
+    Source source{text, name_for_errors};
+    if (!documents.empty()) return convert(documents.front(), &source, 0);
     ConfigNode nothing;
     nothing.mark = {name_for_errors, 1, 1};
     return nothing;

@@ -12,6 +12,7 @@
 #include "engine/run/executor_cli.h"
 #include "engine/run/generate.h"
 #include "engine/run/runner.h"
+#include "engine/run/trace.h"
 #include "engine/run/validate.h"
 
 namespace servelab {
@@ -32,6 +33,7 @@ struct Arguments {
   bool quick = false;
   std::string profile;  // of the hardware, in place of the specs' own; empty: theirs
   double time_limit_s = 0;
+  TraceOptions trace;
   bool schema = false;
 };
 

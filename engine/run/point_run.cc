@@ -1,4 +1,4 @@
-// Running a resolved point: on the twin, on a real backend, or as a replay.
+// Running a resolved point: on the twin, the null backend or a real one, or as a replay.
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -71,6 +71,7 @@ RecorderOptions recorder_options(const PointSettings& settings) {
   options.series = record.series;
   options.decision_text = record.decisions;
   options.token_times = record.token_times;
+  options.steps = record.steps;
   options.measure_scheduling = options.keep_delivered = is_real(settings.backend);
   return options;
 }
@@ -92,7 +93,7 @@ void run_cluster(const PointSettings& settings, const Workload& workload, Backen
 
 }  // namespace
 
-bool is_real(const std::string& backend) { return backend != "twin"; }
+bool is_real(const std::string& backend) { return backend != "twin" && backend != "null"; }
 
 PointResult run_point(const PointSettings& settings, const Workload& workload) {
   const auto started = std::chrono::steady_clock::now();
@@ -107,8 +108,11 @@ PointResult run_point(const PointSettings& settings, const Workload& workload) {
     run_cluster(settings, workload, run.backend.get(), run.timeline.get(), &result.record);
   } else {
     VirtualTimeline timeline;
-    const auto backend = make_twin_backend(&timeline, cost.get(),
-                                           static_cast<std::size_t>(settings.cluster.replicas));
+    const auto replicas = static_cast<std::size_t>(settings.cluster.replicas);
+    const auto backend =
+        settings.backend == "null"
+            ? make_null_backend(&timeline, from_seconds(settings.runtime.null_time_s), replicas)
+            : make_twin_backend(&timeline, cost.get(), replicas);
     run_cluster(settings, workload, backend.get(), &timeline, &result.record);
   }
   result.summary = summarize(workload, result.record);

@@ -27,6 +27,8 @@ struct Verb {
 };
 constexpr Verb kVerbs[] = {
     {"archive", "pack, verify, unpack, diff and list archives of results (archive --help)"},
+    {"compare", "techniques on the same requests: what differs, and beyond noise (compare --help)"},
+    {"export", "a run as Benchmark Report, Mooncake trace or OpenMetrics (export --help)"},
 };
 
 // Isolated from the user's own Python packages; only the tree is added to the path.

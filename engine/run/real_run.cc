@@ -113,20 +113,20 @@ std::unique_ptr<AdapterSource> make_adapter_source(const PointSettings& settings
 }
 
 std::string device_name(const std::string& backend) {
-  return backend == "twin" || backend == "cpu" ? "" : find_accelerator(backend)->facts(0).name;
+  return !is_real(backend) || backend == "cpu" ? "" : find_accelerator(backend)->facts(0).name;
 }
 
 void require_backends(const Spec& spec) {
   for (const SweepPosition& position : spec.positions) {
     const ConfigNode* const node = position.settings.find("backend");
-    if (node == nullptr || node->scalar == "twin" || node->scalar == "cpu") continue;
+    if (node == nullptr || !is_real(node->scalar) || node->scalar == "cpu") continue;
     find_accelerator(node->scalar)->devices();
     return;
   }
 }
 
 std::string backend_names() {
-  std::string text = "twin, cpu";
+  std::string text = "twin, null, cpu";
   for (const std::string& name : Registry<Accelerator>::instance().names()) text += ", " + name;
   return text;
 }

@@ -47,13 +47,13 @@ std::unique_ptr<Executor> make_executor(const std::string& backend, const ModelC
                                         const ModelWeights& weights, const DevicePlan& plan,
                                         int threads, bool pin);
 
-// What the accelerator behind a backend is called; empty for twin and cpu.
+// What the accelerator behind a backend is called; empty for twin, null and cpu.
 std::string device_name(const std::string& backend);
 
 // Throws SpecError when a position's backend was not built in, or its device is not there.
 void require_backends(const Spec& spec);
 
-// The backends of this build: "twin, cpu, cuda".
+// The backends of this build: "twin, null, cpu, cuda".
 std::string backend_names();
 
 // Threads of one replica when `runtime.threads` is 0: the usable processors, shared out.

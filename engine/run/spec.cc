@@ -153,6 +153,23 @@ const ConfigNode* of_form(const char* key, const ConfigNode& root, const ConfigN
   return own != nullptr ? own : root.find(key);
 }
 
+// `null` is a backend and a technique, and to YAML nothing at all: where they are named, the name.
+void read_null_as_name(ConfigNode* node) {
+  const auto name = [](ConfigNode* value) {
+    if (!value->is_null() || value->scalar != "null") return;
+    value->kind = ConfigNode::Kind::kScalar;
+    value->quoted = true;
+  };
+  for (auto& [key, value] : node->members) {
+    if (key == "backend" || key == "technique" || key == "techniques" || key == "label") {
+      name(&value);
+      for (ConfigNode& item : value.items) name(&item);
+    }
+    read_null_as_name(&value);
+  }
+  for (ConfigNode& item : node->items) read_null_as_name(&item);
+}
+
 // The binary cannot know which figures analysis/ has: that is for drawing to say.
 std::string figure_of(const ConfigNode* node, const std::string& id) {
   if (node == nullptr || node->is_null()) return id.substr(id.rfind('/') + 1);
@@ -179,8 +196,8 @@ void SpecHeader::fields(ParamFields& f) {
   f.add("description", &description, "more about it, for people");
   f.add("model", &model, "a file in base/model/ without .yaml, or a path").required();
   f.add("hardware", &hardware, "a file in base/hardware/ without .yaml, or a path").required();
-  f.add("backend", &backend, "what carries steps out: twin computes in virtual time")
-      .one_of({"twin", "cpu", "cuda"});
+  f.add("backend", &backend, "what carries steps out: twin computes in virtual time, null not at all")
+      .one_of({"twin", "null", "cpu", "cuda"});
 }
 
 void ClusterSection::fields(ParamFields& f) {
@@ -203,6 +220,7 @@ void RecordSection::fields(ParamFields& f) {
   f.add("series_bin_s", &series_bin_s, "width of a bin in seconds").range(1e-6, 1e9);
   f.add("decisions", &decisions, "keep the decision log as text");
   f.add("token_times", &token_times, "keep the stamp of every output token (large)");
+  f.add("steps", &steps, "keep every step: when it ran, on what, and where its time went (large)");
 }
 
 void RuntimeSection::fields(ParamFields& f) {
@@ -222,6 +240,9 @@ void RuntimeSection::fields(ParamFields& f) {
   f.add("max_arrival_lag_s", &max_arrival_lag_s,
         "a request that enters later than this after its scheduled time makes a run INVALID")
       .range(1e-6, 1e6);
+  f.add("null_time_s", &null_time_s,
+        "what each step, load, merge and swap takes on the null backend, in virtual time")
+      .range(1e-9, 1e6);
 }
 
 const std::vector<std::string>& spec_sections() {
@@ -259,7 +280,8 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir, Spec
 
 Spec parse_spec(const std::string& yaml, const std::string& path, const Library& library,
                 SpecForm form) {
-  const ConfigNode root = parse_yaml(yaml, path);
+  ConfigNode root = parse_yaml(yaml, path);
+  read_null_as_name(&root);
   if (!root.is_map()) throw SpecError(SourceMark{path, 1, 1}, "a spec must be a map of settings");
   check_utf8(yaml, path);
   check_title_ends(root);

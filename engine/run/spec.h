@@ -44,6 +44,7 @@ struct RecordSection {
   double series_bin_s = 1;
   bool decisions = false;
   bool token_times = false;
+  bool steps = false;
   void fields(ParamFields& f);
 };
 
@@ -59,6 +60,7 @@ struct RuntimeSection {
   double top_p = 1;
   bool measure_parts = false;
   double max_arrival_lag_s = 0.1;
+  double null_time_s = 0.01;
   void fields(ParamFields& f);
 };
 

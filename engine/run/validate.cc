@@ -313,7 +313,7 @@ std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& op
   std::vector<ValidatedPoint> points;
   std::map<std::string, std::string> judged;  // the first twin's variant, by common coordinates
   for (std::size_t p = 0; p < spec.positions.size(); ++p) {
-    if (is_real(backend_of(spec.positions[p]))) continue;
+    if (backend_of(spec.positions[p]) != "twin") continue;
     const std::string common = coordinates_text(spec.positions[p], false);
     const auto engine = engines.find(common);
     if (engine == engines.end()) continue;
