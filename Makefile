@@ -52,7 +52,8 @@ if [ ! -f "$$stamp" ] || [ "$$(cat "$$stamp")" != "$$flags" ]; then \
 fi
 endef
 
-.PHONY: help setup tools python build test figures report cpu-figures gpu-bundle gpu-check gpu-figures fuzz bench check-format sanitize smoke clean force
+.PHONY: help setup tools python build test figures report cpu-figures gpu-bundle gpu-check gpu-figures \
+        fuzz bench check-format sanitize smoke doctor clean force
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z][^:]*:.*## / { printf "  make %-24s %s\n", $$1, $$2 } \
@@ -133,6 +134,9 @@ gpu-figures:  ## OUT=dir: a slice of at most 7 minutes of the GPU figures; again
 smoke: build  ## run the specs in experiments/smoke
 	@[ -n '$(SMOKE_SPECS)' ] || { echo 'smoke: no specs in experiments/smoke' >&2; exit 1; }
 	$(SERVELAB) run $(SMOKE_SPECS)
+
+doctor: build  ## what this machine lacks, what that costs, and what mends it
+	@'$(SERVELAB)' doctor
 
 bench: build  ## kernels, engine steps and the serving core against the machine's bounds
 	@[ -x '$(BUILD)/tests/servelab_bench' ] || { echo 'bench: $(BUILD)/tests/servelab_bench was' \

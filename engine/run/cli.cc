@@ -247,6 +247,11 @@ int dispatch(const Commands& c, Arguments& arguments) {
     return work_command(arguments.work);
   }
   if (c.check->parsed()) return check_command(arguments);
+  if (c.doctor->parsed()) {
+    arguments.doctor.experiments = arguments.experiments;
+    arguments.doctor.data = arguments.data;
+    return doctor_command(arguments.doctor);
+  }
   if (c.replay->parsed()) return replay_command(arguments);
   if (c.validate->parsed()) return validate_command(arguments);
   if (c.calibrate->parsed()) {

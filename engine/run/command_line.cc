@@ -151,6 +151,8 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.spec = app->add_subcommand("spec", "list every key of a spec");
   c.spec->allow_extras();
   c.spec->add_flag("--schema", arguments->schema, "as a JSON Schema");
+  c.doctor = declare_doctor(app, &arguments->doctor);
+  add_common(c.doctor, arguments, true);
   c.version = app->add_subcommand("version", "print versions and the build id");
   c.version->allow_extras();
   return c;

@@ -8,6 +8,7 @@
 
 #include "engine/run/adapters_cli.h"
 #include "engine/run/calibrate.h"
+#include "engine/run/doctor/doctor_cli.h"
 #include "engine/run/executor_cli.h"
 #include "engine/run/generate.h"
 #include "engine/run/runner.h"
@@ -27,6 +28,7 @@ struct Arguments {
   GenerateOptions generate;
   AdaptersArguments adapters;
   CalibrateOptions calibrate;
+  DoctorOptions doctor;
   ValidateOptions validate;
   bool quick = false;
   std::string profile;  // of the hardware, in place of the specs' own; empty: theirs
@@ -42,6 +44,7 @@ struct Commands {
   CLI::App* generate;
   CLI::App* adapters;
   CLI::App* calibrate;
+  CLI::App* doctor;
   CLI::App* validate;
   CLI::App* check;
   CLI::App* list;
