@@ -152,7 +152,7 @@ def _paper(paper: str, claims: dict[str, Claim], root: Path, experiments: Path) 
 
 
 def _rows(found: list[Verdict]) -> list[Row]:
-    """A claim's first verdict has the claim's id, one from another spec that spec's name as well."""
+    """A claim's first verdict has the claim's id; one of another spec has its name as well."""
     rows: list[Row] = []
     for verdict in found:
         name = verdict.claim.id

@@ -196,7 +196,8 @@ void SpecHeader::fields(ParamFields& f) {
   f.add("description", &description, "more about it, for people");
   f.add("model", &model, "a file in base/model/ without .yaml, or a path").required();
   f.add("hardware", &hardware, "a file in base/hardware/ without .yaml, or a path").required();
-  f.add("backend", &backend, "what carries steps out: twin computes in virtual time, null not at all")
+  f.add("backend", &backend,
+        "what carries steps out: twin computes in virtual time, null not at all")
       .one_of({"twin", "null", "cpu", "cuda"});
 }
 

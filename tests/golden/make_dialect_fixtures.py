@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/dialects: what GuideLLM, AIPerf and MLPerf LoadGen themselves compute from
-the stamps of some requests. Only needed to make the fixtures anew; the tests read what is committed.
+"""Writes tests/golden/dialects: what GuideLLM, AIPerf and MLPerf LoadGen compute themselves from
+the stamps of some requests. Only to make the fixtures anew; the tests read what is committed.
 
 Made with:
     pip install guidellm==0.8.1 aiperf==0.13.0 mlcommons-loadgen==6.0.17
