@@ -117,7 +117,7 @@ def steady(requests: Requests) -> Window:
     """From the end of the initial transient, by MSER-5 of the requests in the system, to the last
     arrival, after which the system only empties. Raises NotSteady where what is left still grows or
     shrinks, as it does when the transient lasts longer than half the run: Kendall's tau over ten
-    batch means has p < 0.01, and their trend (Theil and Sen's) is more than a quarter of the mean."""
+    batch means has p < 0.01, and their trend (Theil and Sen) is more than a quarter of the mean."""
     requests = requests.sent
     if len(requests) < STEADY_REQUESTS_MIN:
         raise NotSteady(f"{len(requests)} requests are too few to tell; at least "

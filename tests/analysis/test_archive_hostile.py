@@ -151,9 +151,9 @@ def test_newer_schemas(whole: Path, folder: Path, tmp_path: Path, capfd) -> None
     assert "is not JSON" in refused(folder, capfd)
     (folder / layout.FACTS).write_text(layout.json_text(facts))
     with h5py.File(folder / POINT, "r+") as point:
-        point.attrs["schema"] = 2
+        point.attrs["schema"] = contents.RESULT_SCHEMA + 1
     reseal(folder)
-    assert "has result schema 2" in refused(folder, capfd)
+    assert f"has result schema {contents.RESULT_SCHEMA + 1}" in refused(folder, capfd)
 
 
 HARMFUL = [
