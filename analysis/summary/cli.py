@@ -12,6 +12,7 @@ import json
 import math
 import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 from analysis import selection, verb
 from analysis.verb import FAILED, OK
@@ -44,7 +45,7 @@ class Column:
     status: str
     window: str = "whole run"
     refusal: str = ""
-    rows: "list[object]" = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)  # dialects._rows.Row
 
 
 def command(options: argparse.Namespace) -> int:
@@ -81,7 +82,7 @@ def _column(chosen: selection.Chosen, options: argparse.Namespace) -> Column:
     return column
 
 
-def _own_summary(chosen: selection.Chosen, part: "object") -> "list[object]":
+def _own_summary(chosen: selection.Chosen, part: Any) -> list[Any]:
     """The run's /summary as it was written, in the order of the computed table; what requests do
     not define (steps, times, switches) comes after."""
     from analysis.summary.dialects import Row, servelab
@@ -95,9 +96,7 @@ def _own_summary(chosen: selection.Chosen, part: "object") -> "list[object]":
 def _text(value: float) -> str:
     if math.isnan(value):
         return "-"
-    if value == int(value) and abs(value) < 1e15 if math.isfinite(value) else False:
-        return f"{int(value)}"
-    return f"{value:.6g}"
+    return f"{int(value)}" if float(value).is_integer() else f"{value:.6g}"
 
 
 def _print_table(title: str, _: str, columns: list[Column]) -> None:

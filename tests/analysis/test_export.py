@@ -1,7 +1,10 @@
 """servelab export: files that other tools read, and the same requests read back by ourselves."""
 from __future__ import annotations
 
+import csv
+import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -67,6 +70,32 @@ def test_several_points_make_a_file_each(tmp_path, monkeypatch, capfd) -> None:
     assert sorted(path.stem for path in Path("traces").iterdir()) == sorted(keys)
     assert main(["many", "--format", "mooncake", "--out", "many.yaml"]) == 2
     assert "many.yaml: is a file; 4 points need a folder" in capfd.readouterr().err
+
+
+@needs_servelab
+def test_mooncakes_own_trace_loads_as_json_lines(tmp_path) -> None:
+    """As kvcache-ai/Mooncake publishes it, with hash_ids; data/fetch's table says the same."""
+    table = Path(os.environ.get("SERVELAB_DATA", "")) / "mooncake" / "conversation.csv.gz"
+    if not table.is_file():
+        pytest.skip("SERVELAB_DATA has no mooncake/conversation.csv.gz")
+    trace = tmp_path / "conversation_trace.jsonl"
+    with gzip.open(table, "rt") as rows, trace.open("w") as out:
+        for row in csv.DictReader(rows):
+            line = {"timestamp": int(row["t_ms"]), "input_length": int(row["input_tokens"]),
+                    "output_length": int(row["output_tokens"]),
+                    "hash_ids": [int(one) for one in row["hash_ids"].split()]}
+            out.write(json.dumps(line) + "\n")
+    spec = {**SPEC, "techniques": ["slora"], "workload": {
+        "requests": 3000, "adapters": {"count": 4},
+        "arrivals": {"process": "replay", "trace": "mooncake-conversation"},
+        "lengths": {"source": "trace"}}}
+    known = run(tmp_path, spec, "known").point(0)
+    spec["workload"]["arrivals"]["trace"] = str(trace)
+    read = run(tmp_path, spec, "read").point(0)
+    assert len(read.read("requests/scheduled")) == 3000
+    assert read.attribute("decision_hash") == known.attribute("decision_hash")
+    assert read.read("requests/prompt_tokens").max() == known.read("requests/prompt_tokens").max()
+    assert "that are not used: hash_ids" in read.attribute("notes")
 
 
 def test_bad_requests_are_one_line(tmp_path: Path, capfd) -> None:

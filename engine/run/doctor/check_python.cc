@@ -13,15 +13,19 @@ constexpr const char* kMend = ".ci/setup --only-python";
 constexpr const char* kWithout =
     "no figure is drawn, and the verbs written in Python (archive and others) do not run";
 
-// Prints what differs from the pins; the last line says that it came to its end. Extensions that
-// do not load (another Python, another C library) show in the imports.
+// Prints what differs from the pins (one for some Pythons only may be absent); the last line says
+// that it came to its end. Extensions that do not load (another Python, another C library) show in
+// the imports.
 constexpr const char* kLook = R"(
 import importlib, importlib.metadata, sys
 for line in open(sys.argv[1]):
-    name, pinned, version = line.split('#')[0].strip().partition('==')
+    requirement, only_where, _ = line.split('#')[0].partition(';')
+    name, pinned, version = requirement.strip().partition('==')
     if not pinned: continue
     try: there = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError: there = 'missing'
+    except importlib.metadata.PackageNotFoundError:
+        if only_where: continue
+        there = 'missing'
     if there != version: print(name, there, 'for', version)
 for name in sys.argv[2:]:
     try: importlib.import_module(name)
