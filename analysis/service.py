@@ -56,11 +56,11 @@ def requests_of(results: "Results", index: int) -> Requests:
     counts as the mean of the finished ones, or what it got if that is more."""
     point = results.point(index)
     raw = point.read_several([f"requests/{name}" for name in COLUMNS],
-                             optional=["requests/output_target", "spec/effective"])
+                             optional=["requests/output_tokens_true", "spec/effective"])
     of = {name: raw[f"requests/{name}"] for name in COLUMNS}
     finished = of["status"] == FINISHED
     output = of["output_tokens"].astype(float)
-    needed = raw.get("requests/output_target")
+    needed = raw.get("requests/output_tokens_true")
     if needed is None:
         mean = float(output[finished].mean()) if finished.any() else 0.0
         needed = np.where(finished, output, np.maximum(output, mean))

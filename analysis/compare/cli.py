@@ -17,30 +17,30 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import shlex
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from analysis.compare.spec_file import (RATE, InputError, SpecFile, Technique, find_label, member,
+from analysis import verb
+from analysis.compare.spec_file import (RATE, SpecFile, Technique, find_label, member,
                                         parse_techniques)
-from analysis.errors import ResultsError, shown
+from analysis.errors import shown
+from analysis.verb import FAILED, OK, VerbError
 
-OK, FAILED, BAD_INPUT = 0, 1, 2
+if TYPE_CHECKING:
+    from analysis.compare.comparing import Comparison
+    from analysis.compare.running import Runner
+    from analysis.slo_limits import Limits
+
 RUNS = "runs"  # the effective spec's name
 DEFAULT_SEEDS = 5
 WITHOUT_SPEC = {"requests": 1000, "adapters": 32, "rate": 8.0}  # of a --workload of lengths
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (servelab compare --help)")
-
-
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="servelab compare", description=__doc__, allow_abbrev=False,
-                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb.Parser(prog="servelab compare", description=__doc__, allow_abbrev=False,
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--techniques", required=True, metavar="A,B,...")
     parser.add_argument("--baseline", metavar="LABEL",
                         help="what differences are taken to; default: the last technique")
@@ -76,19 +76,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     run.add_argument("--data", metavar="DIR", help="as of servelab run")
     run.add_argument("-j", "--jobs", type=int, metavar="N", help="points at once")
     run.add_argument("--time-limit", type=float, metavar="S", help="as of servelab run")
-    run.add_argument("--force", action="store_true", help="compute points again that are there")
     run.add_argument("-q", "--quiet", action="store_true", help="print the results only")
     return parser.parse_args(arguments)
 
 
 def find_spec(name: str, experiments: str) -> Path:
-    """As servelab finds it. Raises InputError with the nearest."""
+    """As servelab finds it. Raises VerbError with the nearest."""
     from analysis.compare import running
     for path in (Path(name), Path(experiments) / f"{name}.yaml"):
         if path.is_file():
             return path
     outcome = running.servelab(["check", name, "--experiments", experiments])
-    raise InputError((outcome.errors or [f"{name}: no such spec"])[0])
+    raise VerbError((outcome.errors or [f"{name}: no such spec"])[0])
 
 
 def _start(options: argparse.Namespace) -> SpecFile:
@@ -99,8 +98,8 @@ def _start(options: argparse.Namespace) -> SpecFile:
         return spec
     absent = [name for name in ("model", "hardware", "workload") if not getattr(options, name)]
     if absent:
-        raise InputError(f"needs --spec, or --model, --hardware and --workload; --{absent[0]} is "
-                         "missing (servelab compare --help)")
+        raise VerbError(f"needs --spec, or --model, --hardware and --workload; --{absent[0]} is "
+                        "missing (servelab compare --help)")
     return SpecFile.empty()
 
 
@@ -121,13 +120,13 @@ def _put_workload(spec: SpecFile, options: argparse.Namespace) -> None:
 def _set(spec: SpecFile, text: str) -> None:
     path, equals, value = text.partition("=")
     if not equals or path.split(".")[0] in ("techniques", "seeds"):
-        raise InputError(f"--set {text}: expected path=value, such as engine.max_batch=16; "
-                         "techniques and seeds have options of their own")
+        raise VerbError(f"--set {text}: expected path=value, such as engine.max_batch=16; "
+                        "techniques and seeds have options of their own")
     spec.put(path.strip(), value, f"--set {text}")
 
 
 def effective_spec(options: argparse.Namespace, techniques: list[Technique]) -> SpecFile:
-    """What is run. Raises InputError."""
+    """What is run. Raises VerbError."""
     spec = _start(options)
     for text in options.set:  # first, so that other options may set what is swept no longer
         if text.split("=")[0].strip().split(".")[0] == "sweep":
@@ -147,7 +146,7 @@ def effective_spec(options: argparse.Namespace, techniques: list[Technique]) -> 
             _set(spec, text)
     if options.seeds is not None:
         if options.seeds < 1:
-            raise InputError(f"--seeds {options.seeds}: expected at least one")
+            raise VerbError(f"--seeds {options.seeds}: expected at least one")
         spec.put("seeds", str(options.seeds), f"--seeds {options.seeds}")
     elif spec.value("seeds") is None:
         spec.put("seeds", str(DEFAULT_SEEDS), "--seeds")
@@ -173,10 +172,9 @@ def out_folder(options: argparse.Namespace) -> Path:
 
 def run_options(options: argparse.Namespace) -> list[str]:
     chosen = ["--experiments", options.experiments]
-    for flag, value in (("--data", options.data), ("--jobs", options.jobs),
-                        ("--time-limit", options.time_limit)):
+    for flag, value in (("--data", options.data), ("--jobs", options.jobs)):
         chosen += [flag, str(value)] if value is not None else []
-    return chosen + ["--force"] * options.force + ["--quiet"] * options.quiet
+    return chosen + ["--quiet"] * options.quiet
 
 
 def _seeds_of(spec: SpecFile) -> list[int]:
@@ -186,8 +184,8 @@ def _seeds_of(spec: SpecFile) -> list[int]:
             return list(range(int(node.value)))  # type: ignore[union-attr]
         return [int(item.value) for item in node.value]  # type: ignore[union-attr]
     except (AttributeError, TypeError, ValueError):
-        raise InputError(f"{spec.source or '--seeds'}: 'seeds' must be a number or a list of whole "
-                         "numbers") from None
+        raise VerbError(f"{spec.source or '--seeds'}: 'seeds' must be a number or a list of whole "
+                        "numbers") from None
 
 
 def _start_rate(spec: SpecFile, options: argparse.Namespace) -> float:
@@ -199,41 +197,16 @@ def _start_rate(spec: SpecFile, options: argparse.Namespace) -> float:
     if rate == 0:  # the spec language's "unset"
         rate = 1.0
     if not (rate > 0 and math.isfinite(rate)):
-        raise InputError(f"--find-rate: cannot start from a rate of "
-                         f"{getattr(node, 'value', rate)}; give --rate")
+        raise VerbError(f"--find-rate: cannot start from a rate of "
+                        f"{getattr(node, 'value', rate)}; give --rate")
     return rate
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = argparse.Namespace(quiet=False, out=None)
-    try:
-        options = parse(sys.argv[1:] if arguments is None else arguments)
-        return _run(options)
-    except InputError as error:
-        return tell(str(error), BAD_INPUT)
-    except ResultsError as error:
-        return tell(str(error), FAILED)
-    except ModuleNotFoundError as error:
-        return tell(f"the Python module {error.name} is missing: run .ci/setup --only-python",
-                    BAD_INPUT)
-    except KeyboardInterrupt:
-        return 130
-    except OSError as error:
-        try:
-            sys.stdout.flush()
-        except OSError:
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # not tried again at exit
-        where = error.filename or options.out or "stdout"
-        return tell(f"{where}: cannot be read or written: {error.strerror or error}", FAILED)
+    return verb.run(arguments, parse, command)
 
 
-def tell(text: str, code: int) -> int:
-    sys.stdout.flush()
-    print(f"servelab: error: {' '.join(text.split())}", file=sys.stderr)
-    return code
-
-
-def _run(options: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     from analysis import slo_limits
     from analysis.compare import output, running
     techniques = parse_techniques(options.techniques)
@@ -242,24 +215,25 @@ def _run(options: argparse.Namespace) -> int:
     try:
         limits = slo_limits.parse(options.slo) if options.slo else slo_limits.DEFAULT
     except ValueError as error:
-        raise InputError(f"--slo: {error}") from None
+        raise VerbError(f"--slo: {error}") from None
+    if options.time_limit is not None and not options.time_limit > 0:
+        raise VerbError(f"--time-limit {options.time_limit:g}: expected seconds, above 0")
     spec = effective_spec(options, techniques)
     folder = out_folder(options)
     spec.point_files_at(folder)
-    runner = running.Runner(folder, run_options(options), heading(options))
+    runner = running.Runner(folder, run_options(options), heading(options), options.time_limit)
     try:
         if options.find_rate:
             comparison = _find_rate(options, spec, runner, labels, baseline, limits)
         else:
             comparison = _compare(spec, runner, labels, baseline, limits)
     except running.Stopped as error:
-        return tell(str(error), error.code)
+        return verb.tell(VerbError(str(error)), error.code)
     name = "rates" if options.find_rate else output.NAME
     written = output.write(comparison, folder, name)
     print(output.table(comparison), end="")
     if not options.quiet:
         print("\n" + "\n".join(f"  {shown(path)}" for path in written))
-    sys.stdout.flush()
     return FAILED if comparison.excluded else OK
 
 
@@ -269,8 +243,8 @@ def heading(options: argparse.Namespace) -> str:
     return f"servelab compare --techniques {shlex.quote(options.techniques)}{on}"
 
 
-def _compare(spec: SpecFile, runner: "object", labels: list[str], baseline: str,
-             limits: tuple) -> "object":
+def _compare(spec: SpecFile, runner: Runner, labels: list[str], baseline: str,
+             limits: Limits) -> Comparison:
     from analysis.compare import comparing, sentences
     from analysis.results import Results
     excluded = runner.run({RUNS: spec}, labels)
@@ -280,17 +254,17 @@ def _compare(spec: SpecFile, runner: "object", labels: list[str], baseline: str,
     return comparison
 
 
-def _find_rate(options: argparse.Namespace, spec: SpecFile, runner: "object", labels: list[str],
-               baseline: str, limits: tuple) -> "object":
+def _find_rate(options: argparse.Namespace, spec: SpecFile, runner: Runner, labels: list[str],
+               baseline: str, limits: Limits) -> Comparison:
     from analysis.compare import rates
     from analysis.compare.comparing import Comparison
     conditions = rates.parse_conditions(options.find_rate, limits)
     if not 0.001 <= options.resolution <= 0.5:
-        raise InputError(f"--resolution {options.resolution:g}: expected 0.001 to 0.5")
+        raise VerbError(f"--resolution {options.resolution:g}: expected 0.001 to 0.5")
     others = [path for path in spec.swept() if path != RATE]
     if others:
-        raise InputError(f"--find-rate: the spec sweeps {', '.join(others)}; choose one position "
-                         f"with --set 'sweep={{}}' --set {others[0]}=...")
+        raise VerbError(f"--find-rate: the spec sweeps {', '.join(others)}; choose one position "
+                        f"with --set 'sweep={{}}' --set {others[0]}=...")
     seeds, start = _seeds_of(spec), _start_rate(spec, options)
     spec.drop("sweep")
     spec.put("record.series", "false", "--find-rate")

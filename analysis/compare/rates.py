@@ -22,11 +22,12 @@ from analysis.compare import comparing
 from analysis.compare.comparing import Comparison, Excluded, Metric, Row
 from analysis.compare.running import Runner
 from analysis.compare.sentences import left_out, number
-from analysis.compare.spec_file import InputError, SpecFile
+from analysis.compare.spec_file import SpecFile
 from analysis.metrics import DERIVED
 from analysis.point import as_text
 from analysis.results import Results
 from analysis.slo_limits import Limits
+from analysis.verb import VerbError
 
 REACH = 1024.0                  # a search goes so far from its start, in both directions
 AROUND = (0.8, 0.9, 1.1, 1.25)  # of the rate that was found: where a search looks for inversions
@@ -52,7 +53,7 @@ class Condition:
 
 
 def parse_conditions(text: str, limits: Limits) -> list[Condition]:
-    """Conditions with commas between them. `attainment` is that of the SLO. Raises InputError."""
+    """Conditions with commas between them. `attainment` is that of the SLO. Raises VerbError."""
     known = {f"{name}_{of}_s": f"{name}_{of}" for name in _LATENCIES
              for of in ("mean", "p50", "p90", "p95", "p99")}
     known |= {name: name for name in DERIVED}
@@ -65,16 +66,16 @@ def parse_conditions(text: str, limits: Limits) -> list[Condition]:
     for part in text.split(","):
         match = _CONDITION.fullmatch(part)
         if match is None:
-            raise InputError(f"--find-rate: '{part.strip()}' is not metric<=limit or "
-                             "metric>=limit, such as attainment>=0.9 or ttft_p99<=1")
+            raise VerbError(f"--find-rate: '{part.strip()}' is not metric<=limit or "
+                            "metric>=limit, such as attainment>=0.9 or ttft_p99<=1")
         name, operator, value = match.groups()
         if name not in sources:
-            raise InputError(f"--find-rate: unknown metric '{name}'; "
-                             f"{slo_limits.nearest(name, ['attainment', *known.values()])}")
+            raise VerbError(f"--find-rate: unknown metric '{name}'; "
+                            f"{slo_limits.nearest(name, ['attainment', *known.values()])}")
         try:
             limit = float(value)
         except ValueError:
-            raise InputError(f"--find-rate: '{value}' is not a number") from None
+            raise VerbError(f"--find-rate: '{value}' is not a number") from None
         found.append(Condition(sources[name], operator == "<=", limit,
                                f"{name}{operator}{limit:g}"))
     return found
@@ -155,7 +156,7 @@ def find(spec: SpecFile, runner: Runner, labels: list[str], seeds: list[int], st
          grid: Grid, conditions: list[Condition],
          progress: Callable[[str], None]) -> tuple[dict[tuple[str, int], Search], list[Excluded]]:
     """Searches of the techniques that ran, by label and seed, and those that are left out. Raises
-    InputError, Stopped, ResultsError."""
+    VerbError, Stopped, ResultsError."""
     searches = {(label, seed): grid.search(start) for label in labels for seed in seeds}
     excluded: list[Excluded] = []
     rounds = 0

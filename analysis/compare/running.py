@@ -5,17 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import h5py
 
 from analysis.compare.comparing import Excluded
-from analysis.compare.spec_file import InputError, SpecFile
+from analysis.compare.spec_file import SpecFile
 from analysis.point import as_text
+from analysis.verb import BAD_INPUT, FAILED, OK, VerbError
 
 ERROR = "servelab: error: "
-OK, FAILED, BAD_INPUT, UNFINISHED = 0, 1, 2, 75
 TREE = Path(__file__).resolve().parents[2]
 
 
@@ -34,11 +35,11 @@ class Stopped(Exception):
 
 
 def program() -> str:
-    """The servelab that started this verb, or the tree's own. Raises InputError."""
+    """The servelab that started this verb, or the tree's own. Raises VerbError."""
     path = os.environ.get("SERVELAB", "") or str(TREE / "build" / "servelab")
     if not os.access(path, os.X_OK):
-        raise InputError(f"{path}: no such program; build it with `make build`, or say in "
-                         "$SERVELAB where it is")
+        raise VerbError(f"{path}: no such program; build it with `make build`, or say in "
+                        "$SERVELAB where it is")
     return path
 
 
@@ -70,14 +71,16 @@ class Runner:
     """Runs effective specs in a folder: each is <folder>/<name>.yaml, its results are in
     <folder>/<name>/."""
 
-    def __init__(self, folder: Path, options: list[str], heading: str) -> None:
+    def __init__(self, folder: Path, options: list[str], heading: str,
+                 time_limit_s: float | None = None) -> None:
         self.folder = folder
         self._options = options  # of servelab run
         self._heading = heading  # a comment on top of each spec
+        self._ends = None if time_limit_s is None else time.monotonic() + time_limit_s
 
     def run(self, specs: dict[str, SpecFile], labels: list[str]) -> list[Excluded]:
         """Runs specs of these techniques together, and leaves results of all of them but those
-        that are returned: techniques that fail, with what they say. Raises InputError for a
+        that are returned: techniques that fail, with what they say. Raises VerbError for a
         mistake in a spec, and Stopped."""
         outcome = self._run(specs)
         if outcome.code in (OK, FAILED) and self._are_collected(specs):
@@ -121,8 +124,11 @@ class Runner:
         before = {path: path.read_bytes() if path.is_file() else None for path in paths.values()}
         for name, spec in specs.items():
             paths[name].write_text(spec.text(self._heading), encoding="utf-8")
+        limit = []
+        if self._ends is not None:  # of all runs together
+            limit = ["--time-limit", f"{max(0.001, self._ends - time.monotonic()):.3f}"]
         outcome = servelab(["run", *map(str, paths.values()), "--out", str(self.folder),
-                            *self._options])
+                            *self._options, *limit])
         for name, spec in specs.items():
             outcome.errors = [spec.told(error, paths[name], self._heading)
                               for error in outcome.errors]
@@ -134,5 +140,5 @@ class Runner:
                     path.write_bytes(content)
             if not existed and not any(self.folder.iterdir()):
                 self.folder.rmdir()
-            raise InputError((outcome.errors or ["servelab run refuses the spec"])[0])
+            raise VerbError((outcome.errors or ["servelab run refuses the spec"])[0])
         return outcome

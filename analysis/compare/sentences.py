@@ -23,7 +23,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(value: float) -> str:
-    return number(value, 2 if abs(value) < 100 else 3)
+    return number(value, 2 if abs(value) < 90 else 3)
 
 
 def interval(estimate: stats.Estimate, sign: float = 1) -> str:

@@ -16,14 +16,11 @@ from typing import Iterator
 import yaml
 
 from analysis.slo_limits import nearest
+from analysis.verb import VerbError
 
 RATE = "workload.arrivals.rate"
 _FILES = ("model", "hardware", "workload")  # keys whose values may be paths beside the spec
 _ENTRY = re.compile(r"(?:(?P<label>[^=(),]+)=)?(?P<name>[^=(),]+?)\s*(?:\((?P<settings>.*)\))?")
-
-
-class InputError(Exception):
-    """A mistake of the user's: one line."""
 
 
 @dataclass(frozen=True)
@@ -52,27 +49,27 @@ def _split(text: str) -> list[str]:
 
 
 def parse_techniques(text: str) -> list[Technique]:
-    """Raises InputError."""
+    """Raises VerbError."""
     found: list[Technique] = []
     for part in _split(text):
         match = _ENTRY.fullmatch(part)
         if match is None:
-            raise InputError(f"--techniques: '{part}' is not name, name(parameter=value, ...) or "
-                             "label=name(...)")
+            raise VerbError(f"--techniques: '{part}' is not name, name(parameter=value, ...) or "
+                            "label=name(...)")
         settings = []
         for setting in _split(match["settings"] or ""):
             path, equals, value = (piece.strip() for piece in setting.partition("="))
             if not equals or not value:
-                raise InputError(f"--techniques: '{setting}' in '{part}' is not parameter=value")
+                raise VerbError(f"--techniques: '{setting}' in '{part}' is not parameter=value")
             is_own = path == "route" or path.split(".")[0] in ("with", "route_with", "engine")
             settings.append((path if is_own else f"with.{path}", value))
         label = (match["label"] or part).strip()
         if any(label == other.label for other in found):
-            raise InputError(f"--techniques: '{label}' is there twice; to compare a technique with "
-                             "itself, give it labels, such as a=dlora,b=dlora")
+            raise VerbError(f"--techniques: '{label}' is there twice; to compare a technique with "
+                            "itself, give it labels, such as a=dlora,b=dlora")
         found.append(Technique(label, match["name"].strip(), tuple(settings)))
     if len(found) < 2:
-        raise InputError("--techniques needs two techniques or more, with commas between them")
+        raise VerbError("--techniques needs two techniques or more, with commas between them")
     return found
 
 
@@ -133,17 +130,17 @@ class SpecFile:
 
     @classmethod
     def read(cls, path: Path) -> "SpecFile":
-        """Raises InputError."""
+        """Raises VerbError."""
         try:
             root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-            raise InputError(f"{path}{where}: {error.problem or error.context}") from None
+            raise VerbError(f"{path}{where}: {error.problem or error.context}") from None
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+            raise VerbError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(root, yaml.MappingNode):
-            raise InputError(f"{path}: a spec must be a map of settings")
+            raise VerbError(f"{path}: a spec must be a map of settings")
         return cls(root, str(path))
 
     @classmethod
@@ -157,16 +154,16 @@ class SpecFile:
         return node
 
     def put(self, path: str, text: str, origin: str) -> None:
-        """Sets a dotted path to YAML text, making sections on the way. Raises InputError."""
+        """Sets a dotted path to YAML text, making sections on the way. Raises VerbError."""
         keys = path.split(".")
         if not all(keys):
-            raise InputError(f"{origin}: '{path}' is not a path such as workload.arrivals.rate")
+            raise VerbError(f"{origin}: '{path}' is not a path such as workload.arrivals.rate")
         if keys[0] == "sweep":  # its keys are paths
             keys = ["sweep", path[len("sweep."):]] if len(keys) > 1 else keys
         elif path in self.swept():
-            raise InputError(f"{origin}: the spec sweeps {path}; give its values with "
-                             f"--set 'sweep.{path}=[...]', or drop the sweep with "
-                             "--set 'sweep={}'")
+            raise VerbError(f"{origin}: the spec sweeps {path}; give its values with "
+                            f"--set 'sweep.{path}=[...]', or drop the sweep with "
+                            "--set 'sweep={}'")
         section = self._section(keys[:-1], origin)
         self._came_from(_put(section, keys[-1], self._parsed(text, origin)), origin)
 
@@ -174,7 +171,7 @@ class SpecFile:
         try:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError:
-            raise InputError(f"{origin}: '{text}' is not YAML") from None
+            raise VerbError(f"{origin}: '{text}' is not YAML") from None
         return self._came_from(_scalar("") if node is None else node, origin)
 
     def _came_from(self, node: yaml.Node, origin: str) -> yaml.Node:
@@ -196,7 +193,7 @@ class SpecFile:
                 _put(inner, "extends", named)
                 _put(node, key, inner)
             if not isinstance(inner, yaml.MappingNode):
-                raise InputError(f"{origin}: '{'.'.join(keys[:depth + 1])}' is not a section")
+                raise VerbError(f"{origin}: '{'.'.join(keys[:depth + 1])}' is not a section")
             node = inner
         return node
 
@@ -233,7 +230,7 @@ class SpecFile:
         return found
 
     def use_techniques(self, chosen: list[Technique]) -> None:
-        """Replaces the techniques. Raises InputError where the sweep goes by technique and leaves
+        """Replaces the techniques. Raises VerbError where the sweep goes by technique and leaves
         one of them out."""
         own = self.entries()
         nodes = []
@@ -271,9 +268,9 @@ class SpecFile:
             kept += [node] if here else []
         absent = [label for label in labels if label not in covered]
         if absent:
-            raise InputError(f"--techniques {absent[0]}: the sweep of {self.source} goes by "
-                             f"technique and has no positions for it; give a sweep for all, such "
-                             f"as --set 'sweep={{{(self.swept() or ['path'])[0]}: [...]}}'")
+            raise VerbError(f"--techniques {absent[0]}: the sweep of {self.source} goes by "
+                            f"technique and has no positions for it; give a sweep for all, such "
+                            f"as --set 'sweep={{{(self.swept() or ['path'])[0]}: [...]}}'")
         _put(self.root, "sweep", _list(kept))
 
     def only(self, labels: list[str]) -> "SpecFile":
@@ -356,7 +353,7 @@ class SpecFile:
 
 
 def find_label(name: str, labels: list[str], option: str) -> str:
-    """Raises InputError with the nearest label."""
+    """Raises VerbError with the nearest label."""
     if name not in labels:
-        raise InputError(f"{option}: no technique here is '{name}'; {nearest(name, labels)}")
+        raise VerbError(f"{option}: no technique here is '{name}'; {nearest(name, labels)}")
     return name

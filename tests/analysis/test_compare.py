@@ -21,10 +21,11 @@ from conftest import ROOT, Spec
 from test_service import random_run
 
 from analysis import slo_limits
-from analysis.compare import cli, comparing, output, sentences
+from analysis.compare import cli, comparing, output, running, sentences
 from analysis.compare.comparing import BETTER, EQUAL, UNCLEAR, WORSE, Comparison, Excluded
-from analysis.compare.spec_file import InputError, SpecFile, parse_techniques
+from analysis.compare.spec_file import SpecFile, parse_techniques
 from analysis.results import Results
+from analysis.verb import VerbError
 
 Factor = Callable[[str, str, int], float]  # technique, metric, seed -> what its value is times
 METRICS = {"requests_per_s": 10.0, "output_tokens_per_s": 1000.0, "total_tokens_per_s": 3000.0,
@@ -155,6 +156,27 @@ def test_an_invalid_baseline_leaves_values_without_differences(tmp_path: Path) -
     assert comparison.excluded[0].technique == "dlora"
     assert all(r.difference is None for r in comparison.rows) and comparison.rows
     assert "mine" in output.table(comparison) and output.html(comparison)
+
+
+def test_when_nothing_is_valid_the_reasons_are_all_there_is(tmp_path: Path) -> None:
+    results = make(tmp_path, planted, ("a", "b"), seeds=2)
+    results.columns["status"][:] = "INVALID"
+    comparison = compared(results, "b")
+    assert not comparison.rows and [one.technique for one in comparison.excluded] == ["a", "b"]
+    assert "a is left out: INVALID with seeds 0, 1." in output.table(comparison)
+    assert "excluded" in output.csv_text(comparison) and "left out" in output.html(comparison)
+
+
+def test_techniques_at_positions_of_their_own_are_compared_where_they_meet(tmp_path: Path) -> None:
+    """As a sweep by technique leaves them: mine at 4 and 8, dlora at 8 and 16."""
+    results = make(tmp_path, planted, ("mine", "dlora"), positions=(4, 8, 16))
+    at = results.columns["sweep.workload.popularity.skewness"]
+    technique = results.columns["technique"]
+    comparison = compared(results.subset(~((technique == "mine") & (at == 16))
+                                         & ~((technique == "dlora") & (at == 4))))
+    compared_at = {r.position[0][1] for r in comparison.rows if r.difference is not None}
+    assert compared_at == {"8"} and len(comparison.says) == 1
+    assert {r.position[0][1] for r in comparison.select(technique="mine")} == {"4", "8"}
 
 
 def test_techniques_that_serve_other_requests_are_not_compared_in_silence(tmp_path: Path) -> None:
@@ -319,7 +341,7 @@ def test_a_sweep_by_technique_keeps_what_is_compared(tmp_path: Path) -> None:
     spec = spec_of(by_technique, tmp_path, techniques="slora,tuned")
     assert [part["techniques"] for part in spec["sweep"]] == [["slora"], ["tuned", "slora"],
                                                               ["tuned"]]
-    with pytest.raises(InputError, match="mine.*goes by technique.*--set 'sweep="):
+    with pytest.raises(VerbError, match="mine.*goes by technique.*--set 'sweep="):
         spec_of(by_technique, tmp_path, techniques="slora,mine")
 
 
@@ -455,6 +477,21 @@ def test_when_all_fail_there_is_one_line(tmp_path: Path, monkeypatch, capfd) -> 
     assert cli.main(["--techniques", "bad,also=bad(alpha=1)", "--spec", "dlora/fig10", "--out",
                      str(tmp_path / "out"), "--baseline", "bad"]) == 1
     assert "invariant I4" in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_the_time_limit_is_of_all_runs_together(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(ROOT)
+    slow = ("#!/bin/sh\necho \"$@\" >>{root}/calls\nsleep 0.4\n"
+            "echo 'servelab: error: no time' >&2\nexit 75\n").replace("{root}", str(tmp_path))
+    monkeypatch.setenv("SERVELAB", fake_program(tmp_path, slow))
+    spec = SpecFile.read(ROOT / "experiments/smoke/slora.yaml")
+    runner = running.Runner(tmp_path / "out", [], "", 10)
+    for _ in range(2):
+        with pytest.raises(running.Stopped, match="no time") as caught:
+            runner.run({"runs": spec}, ["slora"])
+        assert caught.value.code == 75
+    limits = [float(line.split()[-1]) for line in (tmp_path / "calls").read_text().splitlines()]
+    assert 9 < limits[0] <= 10 and limits[1] < limits[0] - 0.35
 
 
 def test_a_refused_spec_leaves_the_one_before(tmp_path: Path, monkeypatch) -> None:

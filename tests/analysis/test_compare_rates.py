@@ -12,7 +12,8 @@ from analysis import slo_limits
 from analysis.compare import comparing, output, rates
 from analysis.compare.comparing import Comparison, Excluded
 from analysis.compare.rates import Grid, Search
-from analysis.compare.spec_file import InputError, SpecFile
+from analysis.compare.spec_file import SpecFile
+from analysis.verb import VerbError
 
 SPEC = """title: "t"
 model: llama-2-7b
@@ -191,6 +192,6 @@ def test_conditions(text: str, source: str, values: list[float], holds: list[int
 @pytest.mark.parametrize("text", ["", "ttft_p99", "ttft_p99=1", "ttft_p99<1", "nope<=1",
                                   "ttft_p99<=e", "ttft_p99<=1,", "ttft_p99<=1 ttft_p50<=1"])
 def test_bad_conditions_are_refused(text: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(VerbError) as caught:
         rates.parse_conditions(text, slo_limits.DEFAULT)
     assert "\n" not in str(caught.value)

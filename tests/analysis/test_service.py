@@ -33,7 +33,7 @@ def random_run(seed: int, count: int, adapters: int = 7) -> dict[str, np.ndarray
             "requests/first_token": first,
             "requests/last_token": np.where(got > 0, first + (got - 1) * 20_000_000, -1),
             "requests/prompt_tokens": rng.integers(1, 500, count),
-            "requests/output_tokens": got, "requests/output_target": target,
+            "requests/output_tokens": got, "requests/output_tokens_true": target,
             "requests/status": status}
 
 
@@ -62,7 +62,7 @@ def naive(run: dict[str, np.ndarray], limits: dict[str, float], end_s: float) ->
         of = tenants.setdefault(row["adapter"], {"served": 0, "offered": 0, "latency": 0,
                                                  "tokens": 0, "window": 0, "ttft": []})
         of["served"] += o + (row["prompt_tokens"] if row["first_token"] >= 0 else 0)
-        of["offered"] += row["output_target"] + row["prompt_tokens"]
+        of["offered"] += row["output_tokens_true"] + row["prompt_tokens"]
         if row["first_token"] >= 0 and f <= window:
             share = 1.0 if last <= window else (window - f) / (last - f)
             of["window"] += row["prompt_tokens"] + 1 + (o - 1) * share
@@ -114,7 +114,7 @@ def test_a_rejected_request_misses_every_slo_and_one_token_has_no_gap(tmp_path: 
     run = {"requests/adapter": [0, 0, 1], "requests/scheduled": [0, 0, 0],
            "requests/admitted": [0, 0, -1], "requests/first_token": [S, S, -1],
            "requests/last_token": [S, 3 * S, -1], "requests/prompt_tokens": [10, 10, 10],
-           "requests/output_tokens": [1, 2, 0], "requests/output_target": [1, 2, 10],
+           "requests/output_tokens": [1, 2, 0], "requests/output_tokens_true": [1, 2, 10],
            "requests/status": [1, 1, 2]}
     results = results_of(tmp_path, {name: np.array(v) for name, v in run.items()}, 4)
     assert results.metric("slo_attainment[tpot=1]") == pytest.approx([1 / 3])
@@ -128,7 +128,7 @@ def test_the_arrival_window_is_the_workloads_duration_where_it_has_one(tmp_path:
     run = {"requests/adapter": [0], "requests/scheduled": [0], "requests/admitted": [0],
            "requests/first_token": [2 * S], "requests/last_token": [12 * S],
            "requests/prompt_tokens": [9], "requests/output_tokens": [11],
-           "requests/output_target": [11], "requests/status": [1]}
+           "requests/output_tokens_true": [11], "requests/status": [1]}
     effective = json.dumps({"workload": {"duration_s": 7}})
     results = results_of(tmp_path, {**{name: np.array(v) for name, v in run.items()},
                                     "spec/effective": effective}, 12)
@@ -139,7 +139,7 @@ def test_the_arrival_window_is_the_workloads_duration_where_it_has_one(tmp_path:
 def test_older_points_estimate_what_an_unfinished_request_needs(tmp_path: Path) -> None:
     run = random_run(3, 300)
     known = results_of(tmp_path / "new", run).metric("jain_served")[0]
-    del run["requests/output_target"]
+    del run["requests/output_tokens_true"]
     results = results_of(tmp_path / "old", run)
     assert results.metric("jain_served")[0] == pytest.approx(known, abs=0.1)
     assert results.metric("slo_attainment[ttft=2]")[0] > 0

@@ -173,7 +173,6 @@ TEST(PointFile, HasTheLayoutOfTheReadme) {
                            "/requests/first_token",
                            "/requests/last_token",
                            "/requests/prompt_tokens",
-                           "/requests/output_target",
                            "/requests/output_tokens",
                            "/requests/output_tokens_limit",
                            "/requests/output_tokens_true",
