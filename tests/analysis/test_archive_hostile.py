@@ -17,7 +17,7 @@ import zstandard
 from archive_testing import (
     SPEC, copy, describe_again, members_of, packed, reseal, tar_of, tree, write_tar_zst)
 
-from analysis.archive import checking, container, layout
+from analysis.archive import checking, container, contents, layout
 from analysis.archive.cli import main
 
 POINT = f"results/{SPEC}/points/k0005.h5"
