@@ -33,7 +33,8 @@ bool is_spelled_null(const YAML::Mark& mark, const std::string& text) {
   constexpr std::string_view kNull = "null";
   const std::size_t skipped = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;  // not in positions
   const std::size_t at = static_cast<std::size_t>(mark.pos) + skipped;
-  if (mark.is_null() || at > text.size() || text.compare(at, kNull.size(), kNull) != 0) return false;
+  if (mark.is_null() || at > text.size() || text.compare(at, kNull.size(), kNull) != 0)
+    return false;
   const std::size_t end = at + kNull.size();
   return end == text.size() || std::string_view(" \t\r\n,]}#").find(text[end]) != std::string::npos;
 }
@@ -57,8 +58,7 @@ ConfigNode convert(const YAML::Node& yaml, Source* source, int depth) {
       break;
     case YAML::NodeType::Sequence:
       node.kind = ConfigNode::Kind::kList;
-      for (const YAML::Node& item : yaml)
-        node.items.push_back(convert(item, source, depth + 1));
+      for (const YAML::Node& item : yaml) node.items.push_back(convert(item, source, depth + 1));
       break;
     case YAML::NodeType::Map:
       node.kind = ConfigNode::Kind::kMap;

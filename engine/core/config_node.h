@@ -15,7 +15,7 @@ struct ConfigMember;
 struct ConfigNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
-  std::string scalar;    // of kNull: "null" where it is written so
+  std::string scalar;   // of kNull: "null" where it is written so
   bool quoted = false;  // a quoted scalar is always a string
   std::vector<ConfigNode> items;
   std::vector<ConfigMember> members;  // in file order, keys unique

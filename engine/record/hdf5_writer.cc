@@ -119,8 +119,8 @@ struct Hdf5Writer::State {
   void write_chunks(hid_t set, const std::string& path, const std::byte* data, std::size_t count,
                     std::size_t chunk, std::size_t width) {
     for (std::size_t first = 0; first < count; first += chunk) {
-      const std::span<const std::byte> bytes = compressor.compress(
-          data + first * width, std::min(chunk, count - first), chunk, width);
+      const std::span<const std::byte> bytes =
+          compressor.compress(data + first * width, std::min(chunk, count - first), chunk, width);
       const hsize_t at = first;
       require(H5Dwrite_chunk(set, H5P_DEFAULT, 0, &at, bytes.size(), bytes.data()) >= 0, path);
     }

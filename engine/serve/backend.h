@@ -103,8 +103,8 @@ constexpr std::uint64_t pack_subject(ReplicaId replica, std::uint32_t low) {
 std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* cost,
                                            std::size_t replicas);
 
-// The harness's own measure: computes nothing. Every step, load, merge and swap takes `each` >= 1 ns
-// of virtual time; no plan is refused. `timeline` outlives it.
+// The harness's own measure: computes nothing. Every step, load, merge and swap takes `each` >= 1
+// ns of virtual time; no plan is refused. `timeline` outlives it.
 std::unique_ptr<Backend> make_null_backend(Timeline* timeline, TimeNs each, std::size_t replicas);
 
 // Repeats a recorded run: on a ReplayTimeline steps and loads end when they ended then, with the

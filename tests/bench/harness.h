@@ -22,9 +22,9 @@ Workload draw_requests(const PointSettings& settings, int requests = 0);
 void plan_repeatedly(int times, PointSettings* settings);
 void route_repeatedly(int times, const std::string& policy, PointSettings* settings);
 
-// What a run costs beside drawing its requests, its summary and its file, by least squares over runs
-// of many shapes: seconds = requests x request + steps x step + slices x slice, where a slice is one
-// request in one step.
+// What a run costs beside drawing its requests, its summary and its file, by least squares over
+// runs of many shapes: seconds = requests x request + steps x step + slices x slice, where a slice
+// is one request in one step.
 struct RunCost {
   double request_ns = 0;
   double step_ns = 0;

@@ -1,9 +1,9 @@
 // What the harness itself costs, on the null backend with the null technique and recording on:
 //   servelab_bench --benchmark_filter=Harness
 // Once per request: drawing it, routing and admitting it, its end, its part of the summary and of
-// the file. Per step: the timeline, planning, verifying, carrying out and recording it; a step costs
-// something for itself and something for each request in it, so that it is given for batches of 1
-// and of 32. A label says PASS or OVER where there is a bound.
+// the file. Per step: the timeline, planning, verifying, carrying out and recording it; a step
+// costs something for itself and something for each request in it, so that it is given for batches
+// of 1 and of 32. A label says PASS or OVER where there is a bound.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
