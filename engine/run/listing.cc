@@ -61,6 +61,16 @@ std::string names_line(const std::string& title, const std::vector<std::string>&
   return title + ":\n  " + (text.empty() ? "(none)" : text) + "\n";
 }
 
+template <class Section>
+std::vector<std::string> choices_of(Section section, const std::string& name) {
+  ParamFields fields;
+  section.fields(fields);
+  for (const ParamField& field : fields.all()) {
+    if (field.name() == name) return field.choices();
+  }
+  return {};
+}
+
 std::string file_fields(const std::string& title, const ParamFields& fields) {
   std::string text = fmt::format("\n{}\n", title);
   for (const ParamField& field : fields.all()) text += field_line(field.name(), field);
@@ -142,6 +152,7 @@ std::string list_text(const Library& library) {
   for (const std::string& name : policies.names()) {
     text += fmt::format("  {:<24} {}\n", name, policies.make(name)->summary());
   }
+  text += names_line("backends (`backend`)", choices_of(SpecHeader{}, "backend"));
   text += names_line("models", library.names("model"));
   text += names_line("hardware", library.names("hardware"));
   text += names_line("workloads", library.names("workload"));

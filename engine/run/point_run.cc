@@ -56,6 +56,7 @@ ClusterSettings cluster_settings(const PointSettings& settings) {
   cluster.memory.max_context_tokens = settings.model.max_context_tokens;
   cluster.reveal_output_length = settings.technique->capabilities().knows_output_length;
   if (settings.cluster.stop_at_s > 0) cluster.stop_at = from_seconds(settings.cluster.stop_at_s);
+  cluster.max_unfinished = settings.cluster.max_unfinished;
   cluster.migration_delay = from_seconds(settings.cluster.migration_delay_s);
   cluster.max_arrival_lag = from_seconds(settings.runtime.max_arrival_lag_s);
   if (is_real(settings.backend) && settings.technique->capabilities().merges) {

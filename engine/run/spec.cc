@@ -207,6 +207,9 @@ void ClusterSection::fields(ParamFields& f) {
   f.add("route", &route, "cluster policy for every technique; empty: each technique's own");
   f.add("stop_at_s", &stop_at_s, "the run is cut off here, in seconds; 0: when all is served")
       .range(0, 1e9);
+  f.add("max_unfinished", &max_unfinished,
+        "a run with a larger share of its requests unfinished at the end is INVALID; 1: any share")
+      .range(0, 1);
   f.add("migration_delay_s", &migration_delay_s, "time that a migrated request is on its way")
       .range(0, 1e6);
 }

@@ -30,6 +30,7 @@ struct ClusterSection {
   int tensor_parallel = 1;
   std::string route;  // empty: the technique's own
   double stop_at_s = 0;
+  double max_unfinished = 1;
   double migration_delay_s = 0.001;
   void fields(ParamFields& f);
 };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 
 #include "engine/serve/replica.h"
 
@@ -314,24 +313,41 @@ void Cluster::plan_dirty() {
 
 void Cluster::finish_record() {
   for (const auto& replica : replicas_) replica->finish();
-  if (done_ < workload_.requests.size() && !stopped_) {
-    record_->invalid_reasons.push_back(
-        std::to_string(workload_.requests.size() - done_) +
-        " requests were left when nothing more was scheduled: the policy stalled");
-  }
-  if (record_->arrival_lag_max > settings_.max_arrival_lag) {
-    char text[160];
-    std::snprintf(text, sizeof text,
-                  "the load generator lagged: a request entered %.3f s after its scheduled time "
-                  "(limit %.3f s)",
-                  to_seconds(record_->arrival_lag_max), to_seconds(settings_.max_arrival_lag));
-    record_->invalid_reasons.emplace_back(text);
-  }
+  judge();
   for (std::size_t i = 0; i < table_.size(); ++i) {
     RequestRecord& r = record_->requests[i];
     if (r.status == RequestStatus::kUnfinished) r.generated = table_[i].generated_;
   }
   sort_tokens();
+}
+
+// Says why the run cannot be relied on, if it cannot.
+void Cluster::judge() {
+  std::vector<std::string>& reasons = record_->invalid_reasons;
+  const std::size_t requests = workload_.requests.size();
+  const std::size_t left = requests - done_;
+  if (left > 0 && !stopped_) {
+    reasons.push_back(fmt::format(
+        "{} requests were left when nothing more was scheduled: the policy stalled", left));
+  }
+  if (record_->arrival_lag_max > settings_.max_arrival_lag) {
+    reasons.push_back(fmt::format(
+        "the load generator lagged: a request entered {:.3f} s after its scheduled time "
+        "(limit {:.3f} s)",
+        to_seconds(record_->arrival_lag_max), to_seconds(settings_.max_arrival_lag)));
+  }
+  if (requests == 0 || !reasons.empty()) return;
+  const bool any_finished =
+      std::any_of(record_->requests.begin(), record_->requests.end(),
+                  [](const RequestRecord& r) { return r.status == RequestStatus::kFinished; });
+  const double share = static_cast<double>(left) / static_cast<double>(requests);
+  if (!any_finished) {
+    reasons.push_back(
+        fmt::format("no request finished: {} were rejected, {} were unfinished", done_, left));
+  } else if (share > settings_.max_unfinished) {
+    reasons.push_back(fmt::format("{} of {} requests were unfinished at the end (limit {:g} %)",
+                                  left, requests, 100 * settings_.max_unfinished));
+  }
 }
 
 // The token log is in time order; results hold it by request.

@@ -32,6 +32,7 @@ struct ClusterSettings {
   bool reveal_output_length = false;           // the technique declares the oracle
   TimeNs stop_at = kNever;                     // requests unfinished then stay kUnfinished
   TimeNs max_arrival_lag = from_seconds(0.1);  // a request that enters later makes a run INVALID
+  double max_unfinished = 1;  // share of the requests; a larger one at the end: INVALID
   // A migrated request travels as tokens and is prefilled again where it arrives (dLoRA 5.2).
   TimeNs migration_delay = from_seconds(0.001);
 };
@@ -68,6 +69,7 @@ class Cluster {
   void handle(const Event& event);
   void plan_dirty();
   void finish_record();
+  void judge();
   void preload();
   void sort_tokens();
   void mark_dirty(ReplicaId replica);

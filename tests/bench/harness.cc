@@ -102,37 +102,31 @@ void route_repeatedly(int times, const std::string& policy, PointSettings* setti
   settings->route_params.set("times", ConfigNode::of(std::to_string(times), false));
 }
 
-namespace {
-
-// Requests of equal length, each with one of 64 adapters, that come as fast as one replica serves
-// them in batches of `batch`.
-struct Shape {
-  int batch;
-  int output;
-};
-
-std::vector<Shape> shapes() {
-  std::vector<Shape> all;
-  for (const int batch : {1, 2, 4, 16, 32, 64, 256}) {
-    for (const int output : {1, 4, 32, 128}) all.push_back({batch, output});
-  }
-  return all;
-}
-
-Workload workload_of(const Shape& shape, double step_s) {
+Workload even_workload(const RunShape& shape, double step_s) {
   constexpr int kAdapters = 64;
-  constexpr int kSlices = 400'000;
   Workload workload;
   for (int i = 0; i < kAdapters; ++i) {
     workload.adapters.push_back(Adapter{"a" + std::to_string(i), ModelId{}, 8, 8 * kMiB});
   }
-  const int requests = std::clamp(kSlices / shape.output, 8 * shape.batch, kSlices / 4);
   const double gap_s = step_s * shape.output / shape.batch;
-  for (int i = 0; i < requests; ++i) {
+  for (int i = 0; i < shape.requests; ++i) {
     workload.requests.push_back({from_seconds(i * gap_s), AdapterId(i % kAdapters), ModelId{}, 16,
                                  shape.output, shape.output});
   }
   return workload;
+}
+
+namespace {
+
+std::vector<RunShape> shapes() {
+  constexpr int kSlices = 400'000;
+  std::vector<RunShape> all;
+  for (const int batch : {1, 2, 4, 16, 32, 64, 256}) {
+    for (const int output : {1, 4, 32, 128}) {
+      all.push_back({std::clamp(kSlices / output, 8 * batch, kSlices / 4), batch, output});
+    }
+  }
+  return all;
 }
 
 struct Counts {
@@ -172,8 +166,8 @@ RunCost fitted(const std::vector<Counts>& runs) {
 
 std::vector<RunCost> run_costs(const std::vector<PointSettings>& settings, int rounds) {
   std::vector<std::vector<Counts>> least(settings.size());
-  for (const Shape& shape : shapes()) {
-    const Workload workload = workload_of(shape, settings.front().runtime.null_time_s);
+  for (const RunShape& shape : shapes()) {
+    const Workload workload = even_workload(shape, settings.front().runtime.null_time_s);
     for (std::size_t i = 0; i < settings.size(); ++i) least[i].emplace_back();
     for (int round = 0; round < rounds; ++round) {
       for (std::size_t i = 0; i < settings.size(); ++i) {

@@ -17,6 +17,15 @@ PointSettings bench_point(const std::string& name);
 // That point's own workload, with as many requests; 0: as many as it says.
 Workload draw_requests(const PointSettings& settings, int requests = 0);
 
+// Requests of equal length, each with one of 64 adapters, that come as fast as one replica serves
+// them in batches of `batch` with steps of `step_s`.
+struct RunShape {
+  int requests = 0;
+  int batch = 0;
+  int output = 0;  // tokens of each: steps that it is in
+};
+Workload even_workload(const RunShape& shape, double step_s);
+
 // The same policies, but every decision is made `times` times over: what one more costs is what one
 // costs.
 void plan_repeatedly(int times, PointSettings* settings);

@@ -47,6 +47,24 @@ PointSettings one_replica() {
   return settings;
 }
 
+// Whole runs, to compare with what the costs below add up to: by batch and by number of requests,
+// each of 32 tokens.
+void BM_Run(benchmark::State& state) {
+  PointSettings settings = one_replica();
+  const RunShape shape{static_cast<int>(state.range(1)), static_cast<int>(state.range(0)), 32};
+  settings.engine.limits.max_batch = shape.batch;
+  const Workload workload = even_workload(shape, settings.runtime.null_time_s);
+  std::int64_t steps = 0;
+  for (auto _ : state) steps += run_point(settings, workload).record.steps;
+  state.counters["s_per_step"] = benchmark::Counter(
+      static_cast<double>(steps), benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(BM_Run)
+    ->Name("Harness/Run")
+    ->ArgNames({"batch", "requests"})
+    ->ArgsProduct({{1, 8, 32, 256}, {1'000, 10'000, 100'000}})
+    ->Unit(benchmark::kMillisecond);
+
 void BM_Step(benchmark::State& state) {
   PointSettings settings = one_replica();
   settings.record.token_times = state.range(0) != 0;
@@ -114,25 +132,29 @@ BENCHMARK_CAPTURE(BM_Route, least_loaded, "least-loaded")
     ->Arg(64)
     ->Iterations(1);
 
-// Where the time of a request goes, by its number in the run.
+// Where the time of a request goes, by their number in the run; without what every file takes.
 void BM_Request(benchmark::State& state) {
   const auto requests = static_cast<int>(state.range(0));
   const PointSettings settings = bench_point("harness");
   const auto each = [&](double seconds) { return 1e9 * seconds / requests; };
-  double draw = 0, run = 0, summary = 0, file = 0;
+  double draw = 0, run = 0, summary = 0, file = 0, empty_file_s = 0;
   for (auto _ : state) {
     Workload workload;
     draw = each(least_seconds([&] { workload = draw_requests(settings, requests); }));
     run = run_costs({one_replica()}, 3).front().request_ns;
     const PointResult result = run_point(settings, workload);
     summary = each(least_seconds([&] { summarize(workload, result.record); }));
-    file = each(least_seconds([&] { point_file({}, workload, result.record, result.summary); }));
+    const Workload none;
+    empty_file_s = least_seconds([&] { point_file({}, none, RunRecord{}, result.summary); });
+    file = each(least_seconds([&] { point_file({}, workload, result.record, result.summary); }) -
+                empty_file_s);
   }
   const double total = draw + run + summary + file;
   state.counters["draw_ns"] = draw;
   state.counters["run_ns"] = run;
   state.counters["summary_ns"] = summary;
   state.counters["file_ns"] = file;
+  state.counters["empty_file_ms"] = 1e3 * empty_file_s;
   state.SetLabel(verdict("a request", total, kRequestBoundNs, "ns"));
 }
 BENCHMARK(BM_Request)

@@ -42,7 +42,7 @@ TEST_P(Golden, DecisionLogIsAsReviewed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Techniques, Golden,
-                         ::testing::Values("dlora", "dlora-artifact", "merged-only", "peft",
+                         ::testing::Values("dlora", "dlora-artifact", "merged-only", "null", "peft",
                                            "punica", "slora", "template", "unmerged-only",
                                            "vllm-lora", "vllm-uniform"),
                          [](const auto& info) {

@@ -250,8 +250,42 @@ TEST(Replica, AStallIsInvalidAlsoBeforeStopAt) {
     out->slices = {{kFirst, view.request(kFirst).pending()}};
     return true;
   });
-  EXPECT_TRUE(stopped.invalid_reasons.empty());
+  EXPECT_EQ(stopped.invalid_reasons,
+            std::vector<std::string>{"no request finished: 0 were rejected, 4 were unfinished"});
   EXPECT_EQ(stopped.requests[0].status, RequestStatus::kUnfinished);
+}
+
+// Nothing that ended leaves nothing to measure.
+TEST(Replica, ARunThatRejectsEveryRequestIsInvalid) {
+  const RunRecord record = Fixture().run([](const ReplicaView& view, StepPlan* out) {
+    out->reject.assign(view.waiting().begin(), view.waiting().end());
+    return true;
+  });
+  EXPECT_EQ(record.invalid_reasons,
+            std::vector<std::string>{"no request finished: 4 were rejected, 0 were unfinished"});
+}
+
+TEST(Replica, TooManyUnfinishedRequestsMakeARunInvalidWhereThatIsAsked) {
+  const auto reasons = [](double max_unfinished) {
+    Fixture fixture;
+    fixture.workload.requests.front().output_tokens = 1;
+    for (Request& r : fixture.workload.requests) r.adapter = kA;
+    fixture.settings.stop_at = from_seconds(0.0015);  // after the first step
+    fixture.settings.max_unfinished = max_unfinished;
+    return fixture
+        .run([](const ReplicaView& view, StepPlan* out) {
+          if (view.adapters().residency(kA) == Residency::kAbsent) out->load = {kA};
+          const RequestId id =
+              view.request(kFirst).phase() == Phase::kDone ? view.waiting().front() : kFirst;
+          out->slices = {{id, view.request(id).pending()}};
+          return true;
+        })
+        .invalid_reasons;
+  };
+  EXPECT_TRUE(reasons(1).empty());
+  EXPECT_TRUE(reasons(0.75).empty());
+  EXPECT_EQ(reasons(0.5),
+            std::vector<std::string>{"3 of 4 requests were unfinished at the end (limit 50 %)"});
 }
 
 // The base model is a model too: whoever asks for it makes the replica hold it.

@@ -62,6 +62,36 @@ class SpecTest : public ::testing::Test {
   test::TemporaryFolder folder_;
 };
 
+// To YAML a plain null is nothing; as a backend or a technique it is a name.
+TEST_F(SpecTest, NullIsANameWhereOneIsWanted) {
+  const std::string before = std::string(kHead) + kWorkload;
+  for (const std::string text :
+       {"backend: null\ntechniques: [null]\n", "backend: \"null\"\ntechniques: ['null']\n",
+        "techniques: [{technique: null, label: null}]\nsweep: {backend: [null]}\n",
+        "description: \"\xC3\xA9\"\nbackend:   null # the harness\ntechniques: [null]\n",
+        "techniques: [null]\nbackend: null"}) {
+    SCOPED_TRACE(text);
+    for (const char* start : {"", "\xEF\xBB\xBF"}) {
+      const Spec spec = load(start + before + text);
+      const PointSettings point =
+          resolve_point(spec, spec.positions.front(), spec.techniques.front(), 0);
+      EXPECT_EQ(point.backend, "null");
+      EXPECT_EQ(point.technique_id, "null");
+      EXPECT_EQ(spec.techniques.front().label, "null");
+    }
+  }
+  EXPECT_EQ(error_of(before + "techniques: [null, {technique: null, label: other}]\n"), "");
+}
+
+TEST_F(SpecTest, NothingIsNoName) {
+  const std::string before = std::string(kHead) + kWorkload;
+  EXPECT_THAT(error_of(before + kTail + "backend: ~\n"), HasSubstr("case.yaml:10:1:"));
+  EXPECT_THAT(error_of(before + kTail + "backend:\n"), HasSubstr("got nothing"));
+  EXPECT_THAT(error_of(before + "backend:\n" + kTail), HasSubstr("got nothing"));
+  EXPECT_THAT(error_of(before + "techniques: [~]\n"), HasSubstr("must be a name or a map"));
+  EXPECT_THAT(error_of(before + kTail + "backend: nul\n"), HasSubstr("did you mean 'null'?"));
+}
+
 TEST_F(SpecTest, QuickSectionReplacesSettings) {
   const std::string text = small() +
                            "sweep: {workload.arrivals.rate: [1, 2, 3]}\nseeds: 4\n"
@@ -310,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"case.yaml:1:1:", "needs 'techniques'"}},
         Mistake{"unknown_backend",
                 with("backend: twn\n"),
-                {"case.yaml:10:1:", "one of twin, cpu, cuda", "did you mean 'twin'?"}},
+                {"case.yaml:10:1:", "one of twin, null, cpu, cuda", "did you mean 'twin'?"}},
         Mistake{"uneven_split", with("cluster: {tensor_parallel: 3}\n"), {"case.yaml:10:1:"}},
         Mistake{"unknown_claim",
                 with("expect: [dlora/fig10-merged-maen]\n"),
