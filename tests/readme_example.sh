@@ -28,15 +28,19 @@ type_section() {
   bash -euo pipefail typed.sh >"$2" 2>&1 || { tail -n 60 "$2"; fail "'$1' ended with an error"; }
 }
 
+# The walk has no GPU; the rest of the build is the tree's own.
+export CMAKE_FLAGS="${CMAKE_FLAGS-} -DSERVELAB_CUDA=OFF"
+
 copy built
 cd "$work/built"
 type_section '## Add your technique in one file' built.log
-changed=$(diff "$tree/baselines/template.cc" baselines/shortest_prompt.cc | grep -c '^[<>]' || true)
-((changed > 0)) || fail "the technique is the template"
+changes=$(diff "$tree/baselines/template.cc" baselines/shortest_prompt.cc | grep -c '^[<>]' || true)
+((changes > 0)) || fail "the technique is the template"
 grep -q 'shortest-prompt' <(build/servelab list) || fail "the technique is not listed"
 grep -q '\[  PASSED  \] [1-9]' built.log || { tail -n 30 built.log; fail "no conformance test ran"; }
 out=results/compare/mine
 grep -Eq '^Over 3 seeds, shortest-prompt ' built.log || fail "compare says no sentence"
+sed -n '/^Over 3 seeds/,/^$/p' built.log
 for technique in shortest-prompt slora dlora template; do
   grep -q "^.*\b$technique\b" "$out/compare.csv" || fail "compare.csv has no row of $technique"
 done
