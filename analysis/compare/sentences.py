@@ -39,8 +39,20 @@ def unit_of(row: Row) -> str:
     return "points" if row.metric.is_share else row.metric.unit if row.percent is None else "%"
 
 
+def _times(row: Row) -> str:
+    """"4.3 [3.1, 5] times the TTFT P99", for what is threefold at least; "" for the rest."""
+    if unit_of(row) != "%" or row.shown.value < 200:
+        return ""
+    ratio = stats.Estimate(*(1 + end / 100 for end in (row.shown.value, row.shown.low,
+                                                       row.shown.high)), row.shown.n)
+    parts = [percent(ratio.value), interval(ratio), "times the", row.metric.title]
+    return " ".join(filter(None, parts))
+
+
 def amount(row: Row) -> str:
     """"12 % [8, 15] lower TTFT P99": points for shares, units where a mean is 0."""
+    if times := _times(row):
+        return times
     sign = 1.0 if row.shown.value >= 0 else -1.0
     parts = [percent(abs(row.shown.value)), unit_of(row), interval(row.shown, sign),
              "higher" if sign > 0 else "lower", row.metric.title]
@@ -76,9 +88,10 @@ def _cell(comparison: Comparison, technique: str, position: Position) -> str:
     parts = []
     for verdict, word in ((BETTER, "better"), (WORSE, "worse")):
         if of[verdict]:
-            parts.append(f"{word} with {listed([amount(row) for row in of[verdict]])}")
+            than = f" than {base}" if not parts else ""
+            parts.append(f"{word}{than} with {listed([amount(row) for row in of[verdict]])}")
     text = f"{at}over {rows[0].difference.n} seeds, {technique} is "
-    text += (f"{', and '.join(parts)}, than {base}." if parts else
+    text += (f"{', and '.join(parts)}." if parts else
              f"not distinguishable from {base} in any of these metrics.")
     if of[UNCLEAR]:
         text += (f" {listed([row.metric.title for row in of[UNCLEAR]])} cannot be told apart"

@@ -20,7 +20,7 @@ import yaml
 from conftest import ROOT, Spec
 from test_service import random_run
 
-from analysis import slo_limits
+from analysis import slo_limits, stats
 from analysis.compare import cli, comparing, output, running, sentences
 from analysis.compare.comparing import BETTER, EQUAL, UNCLEAR, WORSE, Comparison, Excluded
 from analysis.compare.spec_file import SpecFile, parse_techniques
@@ -88,11 +88,11 @@ def test_a_planted_difference_is_found_quantified_and_said(tmp_path: Path) -> No
     assert row(comparison, "output_tokens_per_s", "mine").verdict == WORSE
     assert {r.verdict for r in comparison.select(technique="slora")} <= {UNCLEAR, EQUAL}
     said = " ".join(comparison.says)
-    assert re.search(r"Over 5 seeds, mine is better with 1[0-4]\.?\d? % \[[\d.]+, [\d.]+\] lower "
-                     r"TTFT P99, and worse with [\d.]+ % \[.*?\] lower output tokens/s, than dlora",
+    assert re.search(r"Over 5 seeds, mine is better than dlora with 1[0-4]\.?\d? % "
+                     r"\[[\d.]+, [\d.]+\] lower TTFT P99, and worse with [\d.]+ % \[.*?\] lower output tokens/s\.",
                      said)
     assert "slora is not distinguishable from dlora in any of these metrics" in said
-    assert "TPOT P99" in said.split("cannot be told apart")[0].split("than dlora.")[1]
+    assert "TPOT P99" in said.split("cannot be told apart")[0].split("tokens/s.")[1]
 
 
 def test_differences_are_paired(tmp_path: Path) -> None:
@@ -529,3 +529,13 @@ def test_ctrl_c_reaches_the_run_once(tmp_path: Path) -> None:
     _, errors = child.communicate(timeout=30)
     assert child.returncode == 130 and errors == "servelab: error: interrupted\n"
     assert (tmp_path / "count").read_text() == "1"
+
+
+def test_what_is_threefold_is_said_as_a_factor() -> None:
+    metric = comparing.Metric("TTFT P99", "s", False, "ttft_p99_s", 1, True)
+    one = comparing.Row(metric, (), "mine", stats.Estimate(4.3, 4, 5, 5),
+                        difference=stats.Estimate(3.3, 3, 4, 5),
+                        percent=stats.Estimate(330, 300, 400, 5))
+    assert sentences.amount(one) == "4.3 [4, 5] times the TTFT P99"
+    one.percent = stats.Estimate(150, 90, 160, 5)
+    assert sentences.amount(one) == "150 % [90, 160] higher TTFT P99"
