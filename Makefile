@@ -52,7 +52,8 @@ if [ ! -f "$$stamp" ] || [ "$$(cat "$$stamp")" != "$$flags" ]; then \
 fi
 endef
 
-.PHONY: help setup tools python build test figures cpu-figures gpu-bundle gpu-check gpu-figures fuzz bench check-format sanitize smoke clean force
+.PHONY: help setup tools python build test figures report cpu-figures gpu-bundle gpu-check gpu-figures \
+        fuzz bench check-format sanitize smoke doctor clean force
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z][^:]*:.*## / { printf "  make %-24s %s\n", $$1, $$2 } \
@@ -88,17 +89,21 @@ figures: python
 figures/%: python force
 	$(draw_archive) --only '$*'
 else
-figures: build setup  ## run every experiment (only what changed), draw, judge; FROM=archive: draw it
+figures: build setup  ## run what changed, draw, judge, report; FROM=archive: draw it
 	@[ -n '$(SPECS)' ] || { echo 'figures: no specs under experiments/<paper>/' >&2; exit 1; }
 	$(SERVELAB) run $(SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(SPECS))
 	$(PYTHON) -m analysis.verdicts
+	$(PYTHON) -m analysis.report
 
 #! figures/<paper>/<fig>  ## run and draw one, such as figures/dlora/fig10
 figures/%: build setup force
 	$(SERVELAB) run 'experiments/$*.yaml'
 	$(PYTHON) -m analysis.draw '$*'
 endif
+
+report: python  ## claims, verdicts and figures of what is in results, as results/report.html and .md
+	$(PYTHON) -m analysis.report
 
 cpu-figures: build setup  ## the figures measured on the CPU engine, in wall-clock time (about 30 minutes)
 	$(SERVELAB) run $(CPU_SPECS)
@@ -129,6 +134,9 @@ gpu-figures:  ## OUT=dir: a slice of at most 7 minutes of the GPU figures; again
 smoke: build  ## run the specs in experiments/smoke
 	@[ -n '$(SMOKE_SPECS)' ] || { echo 'smoke: no specs in experiments/smoke' >&2; exit 1; }
 	$(SERVELAB) run $(SMOKE_SPECS)
+
+doctor: build  ## what this machine lacks, what that costs, and what mends it
+	@'$(SERVELAB)' doctor
 
 bench: build  ## kernels, engine steps and the serving core against the machine's bounds
 	@[ -x '$(BUILD)/tests/servelab_bench' ] || { echo 'bench: $(BUILD)/tests/servelab_bench was' \

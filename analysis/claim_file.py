@@ -11,8 +11,9 @@ from analysis import compute
 from analysis.errors import EXPERIMENTS, shown
 
 COMPARE = ("near", "at-least", "at-most")
-KEYS = ("figure", "claim", "source", "published", "unit", "compute", "compare", "tolerance",
-        "neutral", "unsupported", "cause", "experiment")
+KEYS = ("figure", "claim", "source", "published", "unit", "compute", "method", "unsupported",
+        "compare", "tolerance", "neutral", "cause", "experiment")
+TEXTS = ("figure", "claim", "source", "unit", "method", "unsupported", "cause", "experiment")
 NEEDED = ("figure", "claim", "published", "unit")
 
 
@@ -30,6 +31,7 @@ class Claim:
     published: float
     unit: str
     compute: dict[str, Any] = field(default_factory=dict)
+    method: str = ""
     compare: str = "near"
     tolerance: float = 0.0  # relative
     neutral: float | None = None
@@ -60,6 +62,16 @@ def load_claims(path: Path = EXPERIMENTS / "claims.yaml") -> dict[str, Claim]:
     return claims
 
 
+def papers_of(claims: dict[str, Claim], wanted: list[str]) -> list[str]:
+    """The papers in the order of the file, only those that are wanted if any are; raises
+    ClaimsError for one that has no claims."""
+    known = list(dict.fromkeys(claim.paper for claim in claims.values()))
+    for paper in wanted:
+        if paper not in known:
+            raise ClaimsError(f"no claims of '{paper}'; known papers: {', '.join(known)}")
+    return [paper for paper in known if not wanted or paper in wanted]
+
+
 def _problem(entry: Any) -> str:
     """What is wrong with an entry, or ""."""
     if not isinstance(entry, dict):
@@ -71,11 +83,16 @@ def _problem(entry: Any) -> str:
                  if not isinstance(entry.get(key, 0), (int, float))]
     if entry.get("compare", "near") not in COMPARE:
         problems.append(f"'compare' must be one of {', '.join(COMPARE)}")
-    if "compute" not in entry and not entry.get("unsupported"):
-        problems.append("needs 'compute', or 'unsupported' with a reason")
+    problems += [f"'{key}' must be a text" for key in TEXTS
+                 if not isinstance(entry.get(key, ""), str)]
+    ways = [key for key in ("compute", "method", "unsupported") if entry.get(key)]
+    if not ways:
+        problems.append("needs 'compute', 'method' with a sentence, or 'unsupported' with a reason")
+    if "method" in ways and len(ways) > 1:
+        problems.append(f"'method' is in place of '{(set(ways) - {'method'}).pop()}'")
     if bool(entry.get("cause")) != bool(entry.get("experiment")):
         problems.append("'cause' and 'experiment' go together: the command that showed it")
-    if "compute" in entry:
+    if "compute" in ways:
         problems += _compute_problems(entry["compute"])
     return problems[0] if problems else ""
 
@@ -89,6 +106,10 @@ def _compute_problems(params: Any) -> list[str]:
                 for key in params if key not in known]
     problems += [f"compute of kind {params['kind']} needs '{key}'" for key in kind.needs
                  if key not in params]
+    figure = params.get("figure", "")
+    if figure and not (isinstance(figure, str) and compute.figure_path(figure).is_file()):
+        problems.append(f"compute names the figure '{figure}', which has no module in "
+                        "analysis/figures")
     if params.get("reduce", "") not in compute.REDUCE:
         problems.append(f"'reduce' must be one of {', '.join(compute.REDUCE[1:])}")
     return problems

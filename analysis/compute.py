@@ -8,9 +8,10 @@ them: max, min, or every (the one that speaks most against the claim).
     value        mean of `metric` over the seeds of `of`; the geometric one with `scale: log`
     factor       metric of `of` over metric of `over`, a label or a list of them, by paired seeds;
                  `across` names swept settings in which the two sides may differ
+    increase     by how many percent the metric of `of` is above that of `over`; decrease: below
     fall, rise   the metric's first value over its last along a swept setting, and the other way
     rate         the largest value of `along` at which the metric is within `limit`
-    rate-factor  that of `of` over that of `over`, by paired seeds
+    rate-factor  that of `of` over that of `over`, a label or a list, by paired seeds
     linear-fit   R2 of a straight line through the means along a swept setting
     figure       what the figure's module computes: its claim_value(results, value)
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
@@ -131,6 +133,16 @@ def _factors(results: Results, params: Params) -> list[Found]:
     return _shortened(found)
 
 
+def _percent(results: Results, params: Params, sign: int) -> list[Found]:
+    """Factors as percent above (sign 1) or below (-1) the other side."""
+    found = []
+    for one in _factors(results, params):
+        value, *ends = (100 * sign * (edge - 1) for edge in
+                        (one.estimate.value, one.estimate.low, one.estimate.high))
+        found.append(replace(one, estimate=stats.Estimate(value, *ends[::sign], one.estimate.n)))
+    return found
+
+
 def _groups(results: Results, along: str) -> list[tuple[str, Results]]:
     """The results by the swept settings other than `along`, with their position as text."""
     names = [name for name in results.sweep_columns if name != results.sweep(along)]
@@ -159,16 +171,19 @@ def _ends(results: Results, params: Params, is_fall: bool) -> list[Found]:
 
 
 def _rates(results: Results, params: Params) -> list[Found]:
-    labels = labels_of(params)
+    label, *others = labels_of(params)
+    along, limit = params["along"], params["limit"]
     found = []
-    for text, group in _groups(results, params["along"]):
-        if not set(labels) <= set(group.techniques):
+    for text, group in _groups(results, along):
+        if not {label, *others} <= set(group.techniques):
             continue
-        common = (group, params["metric"])
-        rate = (slo.max_rate(*common, labels[0], params["along"], params["limit"])
-                if len(labels) == 1 else
-                slo.rate_ratio(*common, *labels, params["along"], params["limit"]))
-        found.append(Found(rate.estimate, text, rate.beyond))
+        if not others:
+            rate = slo.max_rate(group, params["metric"], label, along, limit)
+            found.append(Found(rate.estimate, text, rate.beyond))
+        for over in others:
+            rate = slo.rate_ratio(group, params["metric"], label, over, along, limit)
+            name = f"{over} " if len(others) > 1 else ""
+            found.append(Found(rate.estimate, name + text, rate.beyond))
     return _shortened(found)
 
 
@@ -188,10 +203,20 @@ def _linear_fits(results: Results, params: Params) -> list[Found]:
     return _shortened(found)
 
 
+def figure_path(figure: str) -> Path:
+    """Where the module of a figure such as dlora/fig10 is, if it has one."""
+    name = figure.replace("/", "_").replace("-", "_")
+    return Path(__file__).with_name("figures") / f"{name}.py"
+
+
 def _of_figure(results: Results, params: Params) -> list[Found]:
-    name = params["figure"].replace("/", "_").replace("-", "_")
-    value = importlib.import_module(f"analysis.figures.{name}").claim_value(
-        results, params["value"])
+    module = importlib.import_module(f"analysis.figures.{figure_path(params['figure']).stem}")
+    try:
+        value = module.claim_value(results, params["value"])
+    except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError) as error:
+        # a spec may borrow a figure, and sweep other settings than its code needs
+        raise Missing(f"the code of {params['figure']} cannot compute {params['value']} from these "
+                      f"results: {type(error).__name__} {error}".strip()) from None
     return [Found(stats.Estimate(float(value), math.nan, math.nan, len(results.seeds)))]
 
 
@@ -216,6 +241,10 @@ class Kind:
 KINDS = {
     "value": Kind(_values, ("metric", "of"), ("scale",)),
     "factor": Kind(_factors, ("metric", "of", "over"), ("across",), neutral=1),
+    "increase": Kind(lambda r, p: _percent(r, p, 1), ("metric", "of", "over"), ("across",),
+                     neutral=0),
+    "decrease": Kind(lambda r, p: _percent(r, p, -1), ("metric", "of", "over"), ("across",),
+                     neutral=0),
     "fall": Kind(lambda r, p: _ends(r, p, True), ("metric", "of", "along"), neutral=1),
     "rise": Kind(lambda r, p: _ends(r, p, False), ("metric", "of", "along"), neutral=1),
     "rate": Kind(_rates, ("metric", "of", "along", "limit")),

@@ -1,13 +1,16 @@
 """What figures and claims derive from a point, beside the metrics in /summary.
 
-DERIVED maps a metric's name to a function of the results; Results.metric knows them all. Values by
-replica come from the point files: /requests, /replicas and /series.
+DERIVED maps a metric's name to a function of the results; Results.metric knows them all, and those
+of an SLO besides, such as slo_attainment[ttft=1,tpot=0.1]. Values by replica come from the point
+files: /requests, /replicas and /series.
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable
 
 import numpy as np
+
+from analysis import service, slo_limits
 
 if TYPE_CHECKING:
     from analysis.results import Results
@@ -124,6 +127,23 @@ def _queueing_per_token(results: Results) -> np.ndarray:
             / results.metric("latency_mean_s"))
 
 
+def _service(name: str) -> Callable[[Results], np.ndarray]:
+    return _each(lambda r, i: service.value(r, i, name))
+
+
+def _of_slo(name: str, limits: slo_limits.Limits) -> Callable[[Results], np.ndarray]:
+    return _each(lambda r, i: service.slo_value(r, i, name, limits))
+
+
+def with_slo(name: str) -> Callable[[Results], np.ndarray] | None:
+    """The function of a metric of an SLO, `slo_attainment[ttft=1]`; None for other names. Raises
+    ValueError for a bad SLO."""
+    metric, bracket, limits = name.removesuffix("]").partition("[")
+    if metric not in service.SLO_METRICS or not bracket:
+        return None
+    return _of_slo(metric, slo_limits.parse(limits))
+
+
 DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "queueing_per_token_mean_s": _queueing_per_token,
     "queueing_share_max_over_min": _each(lambda r, i: max_over_min(queueing_by_replica(r, i)[1])),
@@ -138,4 +158,6 @@ DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
     "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),
+    **{name: _service(name) for name in service.METRICS},
+    **{name: _of_slo(name, slo_limits.DEFAULT) for name in service.SLO_METRICS},
 }

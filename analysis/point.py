@@ -6,12 +6,18 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Sequence
 
 import h5py
 import numpy as np
 
 from analysis.errors import ResultsError
+
+
+# What datasets were called in files of schema 1.
+_OLD_NAMES = {"series/generation_tokens": "series/output_tokens",
+              "series/num_requests_running": "series/running",
+              "series/num_requests_waiting": "series/waiting"}
 
 
 def as_text(value: Any) -> str:
@@ -49,6 +55,7 @@ class Point:
     def __init__(self, path: Path, remedy: str) -> None:
         self.path = path
         self._remedy = remedy
+        self._made: dict[str, Any] = {}
         with open_h5(path, remedy) as file:
             self.attributes = {name: value.item() if isinstance(value, np.generic) else value
                                for name, value in file.attrs.items()}
@@ -58,14 +65,55 @@ class Point:
 
     def read(self, name: str) -> np.ndarray:
         """The dataset /<name>; an absent or damaged one raises ResultsError."""
+        return self.read_several([name])[name]
+
+    def read_several(self, names: Sequence[str],
+                     optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+        """Datasets by name, with the file opened, and its checksum compared, once; optional ones
+        may be absent. Raises as read() does."""
         with open_h5(self.path, self._remedy) as file:
-            try:
-                if name not in file:
-                    raise ResultsError(self.path, f"has no dataset /{name}",
-                                       self._remedy_for(name))
-                return np.asarray(file[name][()])
-            except (OSError, KeyError, RuntimeError):
-                raise ResultsError(self.path, f"/{name} is not readable", self._remedy) from None
+            found: dict[str, np.ndarray] = {}
+            for name in (*names, *optional):
+                try:
+                    stored = name if name in file else _OLD_NAMES.get(name, name)
+                    if stored in file:
+                        found[name] = np.asarray(file[stored][()])
+                    elif name in names:
+                        raise ResultsError(self.path, f"has no dataset /{name}",
+                                           self._remedy_for(name))
+                except (OSError, KeyError, RuntimeError):
+                    raise ResultsError(self.path, f"/{name} is not readable",
+                                       self._remedy) from None
+            return found
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What make() gives, made once per point: several metrics share it."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a dataset or group /<name>."""
+        with open_h5(self.path, self._remedy) as file:
+            return name in file or _OLD_NAMES.get(name, name) in file
+
+    def summary(self) -> dict[str, float]:
+        """The metrics of /summary by name; raises ResultsError."""
+        with open_h5(self.path, self._remedy) as file:
+            if "summary" not in file:
+                raise ResultsError(self.path, "has no /summary", self._remedy)
+            return {name: float(value) for name, value in file["summary"].attrs.items()}
+
+    def codes(self, name: str) -> list[str]:
+        """The names of a dataset of codes, by code; empty where it has none."""
+        with open_h5(self.path, self._remedy) as file:
+            return ([as_text(code) for code in file[name].attrs.get("codes", [])]
+                    if name in file else [])
+
+    def attribute_of(self, name: str, attribute: str) -> str:
+        """An attribute of the dataset /<name>; empty where there is none."""
+        with open_h5(self.path, self._remedy) as file:
+            return as_text(file[name].attrs.get(attribute, "")) if name in file else ""
 
     def _remedy_for(self, name: str) -> str:
         """What brings an absent dataset: some are there only when the spec or technique says so."""

@@ -16,7 +16,7 @@ import yaml
 
 from analysis import stats
 from analysis.errors import ResultsError, command_for
-from analysis.metrics import DERIVED
+from analysis.metrics import DERIVED, with_slo
 from analysis.point import Point, as_text, open_h5
 
 REQUIRED = ("technique", "seed", "status", "key")
@@ -136,10 +136,14 @@ class Results:
         column = f"summary.{name}"
         if column in self.columns:
             return self.columns[column].astype(float)
-        if name not in DERIVED:
+        try:
+            derive = DERIVED.get(name) or with_slo(name)
+        except ValueError as error:
+            raise self.error(f"{name}: {error}") from None
+        if derive is None:
             raise self.error(f"has no metric {column}")
         if name not in self._derived:
-            self._derived[name] = DERIVED[name](self)
+            self._derived[name] = derive(self)
         return self._derived[name]
 
     def select(self, **settings: Any) -> "Results":

@@ -17,10 +17,10 @@ import numpy as np
 
 from analysis import stats
 from analysis.results import Results
+from analysis.slo_limits import SLO_S  # noqa: F401: figures take it from here
 
 Crossings = dict[int, tuple[float, str]]  # seed -> rate and bound, as crossing() gives them
 BOUNDS = ">, < and ?: a sweep ends before the limit is crossed; the value is a bound, or unknown"
-SLO_S = 0.5  # dLoRA 7.1: ten times a decode step of its engine
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis import compute
-from analysis.claim_file import Claim, ClaimsError, expectations, load_claims
+from analysis.claim_file import Claim, ClaimsError, expectations, load_claims, papers_of
 from analysis.compute import Missing
 from analysis.errors import EXPERIMENTS, ResultsError, shown
 from analysis.results import Results
@@ -55,6 +55,8 @@ def judge(claim: Claim, results: Results) -> Verdict:
     where = {"spec_id": results.spec_id, "backend": results.attributes.get("backend", "")}
     if claim.unsupported:
         return Verdict(claim, verdict="unsupported", reason=claim.unsupported, **where)
+    if claim.method:
+        return Verdict(claim, verdict="open", reason=f"not computed yet: {claim.method}", **where)
     try:
         found = compute.reduced(compute.found_values(results, claim.compute),
                                 claim.compute.get("reduce", ""), claim.compare)
@@ -101,10 +103,14 @@ def _compared(claim: Claim, ours: Estimate) -> tuple[str, str]:
     return "not reproduced", ""
 
 
-def verdicts_of(claims: dict[str, Claim], expected: dict[str, list[str]],
-                root: Path) -> list[Verdict]:
-    """A verdict for each claim and each spec that has results for it, in the order of the file."""
-    loaded: dict[str, Results | ResultsError] = {}
+Loaded = dict[str, Results | ResultsError]  # by spec id: checked results, or what is wrong
+
+
+def verdicts_of(claims: dict[str, Claim], expected: dict[str, list[str]], root: Path,
+                loaded: Loaded | None = None) -> list[Verdict]:
+    """A verdict for each claim and each spec that has results for it, in the order of the file.
+    Results are taken from `loaded`, and left there."""
+    loaded = {} if loaded is None else loaded
     found = []
     for claim in claims.values():
         specs = expected.get(claim.id, [])
@@ -116,14 +122,15 @@ def verdicts_of(claims: dict[str, Claim], expected: dict[str, list[str]],
                                  reason=reason))
         for spec in present:
             if spec not in loaded:
-                loaded[spec] = _load(spec, root)
+                loaded[spec] = load(spec, root)
             results = loaded[spec]
             found.append(judge(claim, results) if isinstance(results, Results) else
                          Verdict(claim, spec, "open", reason=str(results)))
     return found
 
 
-def _load(spec: str, root: Path) -> Results | ResultsError:
+def load(spec: str, root: Path) -> Results | ResultsError:
+    """The results of a spec, checked, or what is wrong with them."""
     try:
         results = Results.load(spec, root)
         results.check()
@@ -143,24 +150,37 @@ def value_text(estimate: Estimate) -> str:
     return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
+def published_text(claim: Claim) -> str:
+    """'>= 96.7 %'."""
+    signs = {"near": "", "at-least": ">= ", "at-most": "<= "}
+    return f"{signs[claim.compare]}{number(claim.published)} {claim.unit}".strip()
+
+
+def explanations(row: Verdict) -> list[str]:
+    """Why the verdict is what it is, where there is something to say."""
+    found = [row.reason] if row.reason else []
+    if row.verdict in ("same direction", "not reproduced"):
+        found.append(f"{row.claim.cause} ({row.claim.experiment})" if row.claim.cause else
+                     "no experiment has shown the cause yet")
+    return found
+
+
+def counts_of(verdicts: list[Verdict]) -> dict[str, int]:
+    return {name: sum(row.verdict == name for row in verdicts) for name in VERDICTS}
+
+
 def table_of(verdicts: list[Verdict]) -> str:
     """A line for each verdict, its reason and the cause below it, and how many there are."""
-    signs = {"near": "", "at-least": ">= ", "at-most": "<= "}
     lines = [f"{'claim':32} {'ours, 95 % CI':24} {'n':>2}  {'published':>12}  verdict"]
     for row in verdicts:
         claim = row.claim
         name = claim.id if claim.id.startswith(f"{row.spec_id}-") else (
             f"{claim.id} ({row.spec_id.split('/')[-1]})")
-        published = f"{signs[claim.compare]}{number(claim.published)} {claim.unit}"
         lines.append(f"{name:32} {value_text(row.estimate):24} {row.estimate.n or '':>2}  "
-                     f"{published:>12}  {row.verdict}")
-        below = [row.reason] if row.reason else []
-        if row.verdict in ("same direction", "not reproduced"):
-            below.append(f"{claim.cause} ({claim.experiment})" if claim.cause else
-                         "no experiment has shown the cause yet")
-        for text in below:
+                     f"{published_text(claim):>12}  {row.verdict}")
+        for text in explanations(row):
             lines += textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="    ")
-    counts = [f"{sum(row.verdict == name for row in verdicts)} {name}" for name in VERDICTS]
+    counts = [f"{count} {name}" for name, count in counts_of(verdicts).items()]
     return "\n".join([*lines, "", f"{len(verdicts)} verdicts: {', '.join(counts)}"]) + "\n"
 
 
@@ -191,15 +211,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         claims = load_claims(options.experiments / "claims.yaml")
-        known = sorted({claim.paper for claim in claims.values()})
-        unknown = [paper for paper in options.papers if paper not in known]
-        if unknown:
-            raise ClaimsError(f"no claims of '{unknown[0]}'; known papers: {', '.join(known)}")
+        papers = papers_of(claims, options.papers)
         found = verdicts_of(claims, expectations(options.experiments), options.results)
-        print(table_of([row for row in found if row.claim.paper in (options.papers or known)]),
-              flush=True)
+        print(table_of([row for row in found if row.claim.paper in papers]), flush=True)
         options.results.mkdir(parents=True, exist_ok=True)
-        path = _write(options.results / "verdicts.csv", csv_of(found))
+        path = write(options.results / "verdicts.csv", csv_of(found))
         print(f"Written: {shown(path)}", flush=True)
     except ClaimsError as error:
         print(f"verdicts: {error}", file=sys.stderr)
@@ -210,7 +226,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _write(path: Path, text: str) -> Path:
+def write(path: Path, text: str) -> Path:
+    """Writes a file whole or not at all."""
     part = path.with_name(f".{path.name}.part")
     try:
         part.write_text(text, encoding="utf-8")

@@ -1,18 +1,62 @@
 #!/usr/bin/env bash
-# Types the README's "Add your technique in one file" in a copy of the tree, as it stands there, and
-# checks that it works: the technique is listed, runs, and passes the conformance suite.
+# A newcomer's walk: types the README's "Add your technique in one file", as it stands there, in a
+# copy of the tree; then its "On a clean checkout" in another copy that was never built, to which
+# only the archive is brought. Checks what comes out at each station.
 # Usage: tests/readme_example.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
-copy=$(mktemp -d)
-trap 'rm -rf "$copy"' EXIT
-git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C "$copy"
-cd "$copy"
-awk '/^## Add your technique/ { inside = 1; next } /^## / { inside = 0 }
-     inside && /^```sh/ { code = 1; next } /^```/ { code = 0 } inside && code' README.md >example.sh
-[ -s example.sh ] || { echo "README.md has no example"; exit 1; }
-bash -euo pipefail example.sh >example.log 2>&1 || { tail -n 60 example.log; exit 1; }
-grep -q 'shortest-prompt' <(build/servelab list) || { echo "not listed"; exit 1; }
-grep -q '\[  PASSED  \] [1-9]' example.log || { tail -n 30 example.log; exit 1; }
-[ -s results/my/collected.h5 ] || { echo "no results"; ls -R results; exit 1; }
+tree=$PWD
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() { printf 'readme example: %s\n' "$*" >&2; exit 1; }
+
+# copy NAME: what git would check out, and this tree's .venv if it is current: making it anew is
+# setup's own test.
+copy() {
+  mkdir "$work/$1"
+  git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - |
+    tar -xf - -C "$work/$1"
+  if [[ -d $tree/.venv ]]; then ln -s "$(readlink -f "$tree/.venv")" "$work/$1/.venv"; fi
+}
+
+# type_section HEADING LOG: runs the shell blocks below a heading, up to the next one.
+type_section() {
+  awk -v heading="$1" '/^##+ / { inside = $0 == heading; next }
+       inside && /^```sh/ { code = 1; next } /^```/ { code = 0 } inside && code' README.md >typed.sh
+  [[ -s typed.sh ]] || fail "README.md has no commands below '$1'"
+  bash -euo pipefail typed.sh >"$2" 2>&1 || { tail -n 60 "$2"; fail "'$1' ended with an error"; }
+}
+
+# The walk has no GPU; the rest of the build is the tree's own.
+export CMAKE_FLAGS="${CMAKE_FLAGS-} -DSERVELAB_CUDA=OFF"
+
+copy built
+cd "$work/built"
+type_section '## Add your technique in one file' built.log
+changes=$(diff "$tree/baselines/template.cc" baselines/shortest_prompt.cc | grep -c '^[<>]' || true)
+((changes > 0)) || fail "the technique is the template"
+grep -q 'shortest-prompt' <(build/servelab list) || fail "the technique is not listed"
+grep -q '\[  PASSED  \] [1-9]' built.log || { tail -n 30 built.log; fail "no conformance test ran"; }
+out=results/compare/mine
+grep -Eq '^Over 3 seeds, shortest-prompt ' built.log || fail "compare says no sentence"
+sed -n '/^Over 3 seeds/,/^$/p' built.log
+for technique in shortest-prompt slora dlora template; do
+  grep -q "^.*\b$technique\b" "$out/compare.csv" || fail "compare.csv has no row of $technique"
+done
+for file in compare.html compare.csv runs/collected.h5; do
+  [[ -s $out/$file ]] || fail "no $out/$file"
+done
+
+cd "$tree"
+copy clean
+mv "$work/built/mine.tar.zst" "$work/clean/"
+rm -rf "$work/built"
+cd "$work/clean"
+type_section '### On a clean checkout' clean.log
+[[ ! -e build ]] || fail "verifying an archive built something"
+grep -q 'mine.tar.zst: whole' clean.log || { cat clean.log; fail "the archive is not whole"; }
+grep -q 'drawn again, the same bytes' clean.log || { cat clean.log; fail "not redrawn the same"; }
+[[ -s mine/archive.json && -s mine/results/runs/collected.h5 ]] || fail "nothing was unpacked"
+find results/from/mine -name '*.png' | grep -q . || fail "make figures FROM= drew nothing"
 echo "readme example: works"

@@ -6,22 +6,13 @@ Exit codes: 0; 1 when a figure is not redrawn as packed, a metric moved, or a di
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
 
+from analysis import verb
 from analysis.archive.layout import ArchiveError
 from analysis.errors import ResultsError, shown
-
-OK, FAILED, BAD_INPUT = 0, 1, 2
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ArchiveError(f"{self.prog}: {message} (servelab archive --help)")
+from analysis.verb import FAILED, OK, tell
 
 
 def size_text(size: int) -> str:
@@ -33,9 +24,10 @@ def size_text(size: int) -> str:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="servelab archive", description=__doc__,
+    parser = verb.Parser(prog="servelab archive", description=__doc__,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_Parser)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB",
+                                  parser_class=verb.Parser)
     pack = verbs.add_parser("pack", help="results of one or more specs, with their figures")
     pack.add_argument("spec_ids", nargs="+", metavar="SPEC_ID", help="such as dlora/fig10")
     pack.add_argument("--out", type=Path, required=True, metavar="ARCHIVE",
@@ -200,66 +192,7 @@ def _print_list(archive: "object", files: bool) -> None:
             print(f"  {size:>12}  {file}")
 
 
-def tell(error: Exception, code: int = BAD_INPUT) -> int:
-    lines = error.lines if isinstance(error, ArchiveError) else [str(error)]
-    sys.stdout.flush()
-    for line in lines[:10]:
-        print(f"servelab: error: {line}", file=sys.stderr)
-    if len(lines) > 10:
-        print(f"servelab: error: and {len(lines) - 10} more", file=sys.stderr)
-    return code
-
-
-class _Stopped(BaseException):
-    """A signal: folders in the making are removed on the way out."""
-
-
 def main(arguments: list[str] | None = None) -> int:
-    caught: list[int] = []
-
-    def stop(number: int, _: object) -> NoReturn:
-        caught.append(number)
-        raise _Stopped
-
-    before = {number: signal.signal(number, stop)
-              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
-    except BaseException:  # a library may turn _Stopped into another exception
-        if not caught:
-            raise
-        return 128 + caught[0]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _run(arguments: list[str]) -> int:
     commands = {"pack": pack_command, "verify": verify_command, "unpack": unpack_command,
                 "diff": diff_command, "list": list_command}
-    options = argparse.Namespace()
-    try:
-        options = parse(arguments)
-        code = commands[options.verb](options)
-        sys.stdout.flush()
-        return code
-    except (ArchiveError, ResultsError) as error:
-        return tell(error)
-    except ModuleNotFoundError as error:
-        return tell(ArchiveError(f"the Python module {error.name} is missing: run .ci/setup "
-                                 "--only-python"))
-    except OSError as error:
-        if not _stdout_takes_what_it_has():
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # not tried again at exit
-            return tell(ArchiveError(f"stdout cannot be written: {error.strerror}"), FAILED)
-        where = error.filename or getattr(options, "out", None) or "a temporary folder"
-        return tell(ArchiveError(f"{where}: cannot be read or written: "
-                                 f"{error.strerror or error}"), FAILED)
-
-
-def _stdout_takes_what_it_has() -> bool:
-    try:
-        sys.stdout.flush()
-        return True
-    except OSError:
-        return False
+    return verb.run(arguments, parse, lambda options: commands[options.verb](options))

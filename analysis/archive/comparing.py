@@ -9,12 +9,10 @@ and one seed allows none.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats as sps
 
 from analysis import stats
 from analysis.results import Results
@@ -159,19 +157,9 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     return {prefix: json.dumps(value)}
 
 
-def p_value(estimate: stats.Estimate) -> float:
-    """Two-sided p value of "the true value is zero" behind a t interval of two values or more."""
-    if not estimate.half_width > 0:
-        return 0.0 if estimate.value else 1.0
-    error = estimate.half_width / stats.t_quantile(estimate.n)
-    return float(2 * sps.t.sf(math.fabs(estimate.value) / error, estimate.n - 1))
-
-
 def judge(diffs: list[SpecDiff]) -> None:
     """Marks the changes beyond noise, among all comparisons of values that differ."""
     changes = [change for diff in diffs for change in diff.changes]
-    if not changes:
-        return
-    adjusted = sps.false_discovery_control([p_value(change.difference) for change in changes])
-    for change, p in zip(changes, adjusted):
+    p_values = stats.adjusted([stats.t_p_value(change.difference) for change in changes])
+    for change, p in zip(changes, p_values):
         change.moved = bool(p <= FALSE_ALARMS)

@@ -22,9 +22,10 @@ from analysis.errors import EXPERIMENTS, ResultsError
 from analysis.point import Point, as_text, open_h5
 from analysis.results import Results
 
-RESULT_SCHEMA = 1  # of collected.h5 and the points: kResultSchema in engine/record/point_file.h
+RESULT_SCHEMA = 2  # of collected.h5 and the points: kResultSchema in engine/record/point_file.h
 ANALYSIS = Path(__file__).resolve().parents[1]
-NOT_DRAWING = ("analysis/archive/", "analysis/pack.py")
+NOT_DRAWING = ("analysis/archive/", "analysis/compare/", "analysis/export/", "analysis/pack.py",
+               "analysis/report/", "analysis/summary/")
 LIBRARIES = ("numpy", "scipy", "h5py", "matplotlib")
 # deflate, the filter that points use, makes at most this many bytes out of one.
 INFLATED_MAX = 1032

@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from analysis.verb import VerbError
+
 SCHEMA = 1
 FORMAT = "servelab-archive"
 FACTS = "archive.json"  # first in the file: what the archive declares about itself
@@ -21,12 +23,8 @@ MANIFEST_LINE_BYTES_MAX = 1024
 READ_BYTES = 1 << 20
 
 
-class ArchiveError(Exception):
+class ArchiveError(VerbError):
     """An archive, or a request, that is refused. Each of `lines` names a file and a reason."""
-
-    def __init__(self, *lines: str) -> None:
-        self.lines = [" ".join(line.split()) for line in lines]
-        super().__init__("; ".join(self.lines))
 
 
 def quoted(name: str) -> str:

@@ -42,5 +42,13 @@ def ranks_label(value: object) -> str:
     return "ranks " + ", ".join(f"{count}x{rank:g}" for rank, count in counts.items())
 
 
+def r_squared(x: np.ndarray, y: np.ndarray) -> float:
+    """Of the least-squares line; NaN below three points."""
+    if len(x) < 3:
+        return float("nan")
+    slope, start = np.polyfit(np.asarray(x, dtype=float), y, 1)
+    return float(1 - np.var(y - slope * x - start) / np.var(y))
+
+
 def is_valid(results: Results, index: int) -> bool:
     return str(results.columns["status"][index]) == "VALID"

@@ -2,17 +2,37 @@
 heterogeneous batches; and the LoRA part of it alone, which shows what each kernel charges."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis import style
+from analysis import stats, style
 from analysis.figures import _parts
 from analysis.results import Results
 
 COLORS = [style.BLUE, style.ORANGE, style.VERMILION, style.GREEN, style.PURPLE]
 MARKERS = ["o", "s", "^", "D", "v"]
+
+
+def claim_value(results: Results, kernel: str) -> float:
+    """Decode latency of batches of mixed ranks over what uniform batches predict: those of the
+    largest rank for BGMV, of the average rank for MBGMV (between two ranks a straight line).
+    Geometric mean over the batch sizes and mixes."""
+    own = results.columns["technique"] == kernel
+    batch, ranks = (results.columns[results.sweep(name)] for name in ("requests", "ranks"))
+    step = results.metric("itl_p50_s")
+    sets = {text: json.loads(str(text)) for text in dict.fromkeys(ranks.tolist())}
+    ratios = []
+    for size in np.unique(batch):
+        at = {text: float(np.median(step[own & (batch == size) & (ranks == text)]))
+              for text in sets}
+        uniform = sorted((mix[0], at[text]) for text, mix in sets.items() if len(set(mix)) == 1)
+        ratios += [at[text] / np.interp(max(mix) if kernel == "bgmv" else np.mean(mix),
+                                        *zip(*uniform))
+                   for text, mix in sets.items() if len(set(mix)) > 1]
+    return stats.geometric_ci(ratios).value
 
 
 def draw(results: Results, out: Path) -> list[Path]:

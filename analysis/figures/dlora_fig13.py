@@ -37,7 +37,7 @@ def held_and_batch(results: Results, index: int) -> tuple[float, float]:
     """Requests that hold KV on the device, and requests in a step: means over the steps."""
     point = results.point(index)
     steps = point.read("series/steps")
-    held = np.average(point.read("series/running"), weights=steps)
+    held = np.average(point.read("series/num_requests_running"), weights=steps)
     return float(held), float(point.read("series/batch_requests").sum() / steps.sum())
 
 

@@ -5,25 +5,91 @@ it back. Crosses: the adapters' slots leave no room for a request.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from analysis import style
-from analysis.figures import _parts
+from analysis.compute import Missing
+from analysis.figures import _parts, _twin
 from analysis.results import Results
 
 COLORS = [style.BLUE, style.ORANGE, style.VERMILION, style.GREEN]
 MARKERS = ["o", "s", "^", "D"]
+SETTINGS = ("ranks", "weights", "adapter_slots")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Throughput over served adapters, without points that do not fit. `pack` is the index of
+    Max_pack: the last point before one with less than 90 % of the incoming tokens."""
+
+    adapters: np.ndarray
+    tokens: np.ndarray
+    pack: int
+
+    @property
+    def gets_beyond(self) -> bool:
+        return self.pack < len(self.tokens) - 1
+
+
+def settings_of(results: Results) -> tuple[list[tuple], tuple]:
+    """Sizes, rates and A_max of every point, and the combination that the others vary."""
+    names = [results.sweep(name) for name in SETTINGS]
+    settings = list(zip(*(results.columns[name].tolist() for name in names)))
+    return settings, max(dict.fromkeys(settings), key=lambda s: sum(
+        a == b for o in set(settings) for a, b in zip(s, o)))
+
+
+def curves_of(results: Results) -> dict[tuple, Curve]:
+    """A curve for each combination of SETTINGS."""
+    settings, _ = settings_of(results)
+    adapters, tokens = results.columns[results.sweep("count")], results.metric("total_tokens_per_s")
+    curves = {}
+    for setting in dict.fromkeys(settings):
+        at = np.array([i for i, s in enumerate(settings)
+                       if s == setting and _parts.is_valid(results, i) and tokens[i] > 0])
+        at = at[np.argsort(adapters[at], kind="stable")]
+        starving = [tokens[i] < _twin.STARVED * _twin.incoming_tokens_per_s(results, i)
+                    for i in at]
+        pack = starving.index(True) - 1 if any(starving) else len(at) - 1
+        curves[setting] = Curve(adapters[at], tokens[at], max(pack, 0))
+    return curves
+
+
+def claim_value(results: Results, value: str) -> float:
+    """linear: R2 up to Max_pack, the least of the curves; beyond: the most that a curve gains
+    after it; size, rate: throughput at Max_pack, largest size over smallest and lowest rate over
+    highest; slots: throughput at the most adapters, extreme A_max over those in between."""
+    curves, (_, usual) = curves_of(results), settings_of(results)
+    if value == "linear":
+        return float(np.nanmin([_parts.r_squared(curve.adapters[:curve.pack + 1],
+                                                 curve.tokens[:curve.pack + 1])
+                                for curve in curves.values()]))
+    if value == "beyond":
+        return max(float(curve.tokens[curve.pack + 1:].max() / curve.tokens[curve.pack])
+                   for curve in curves.values() if curve.gets_beyond)
+    which = {"size": 0, "rate": 1, "slots": 2}[value]
+    own = {setting[which]: curve for setting, curve in curves.items()
+           if all(a == b for i, (a, b) in enumerate(zip(setting, usual)) if i != which)}
+    if value == "slots":  # 0: as many as adapters
+        ends = {0, min(slots for slots in own if slots)}
+        last = {slots: float(curve.tokens[-1]) for slots, curve in own.items()}
+        return max(last[slots] for slots in ends) / max(last[s] for s in last.keys() - ends)
+    order = sorted(own, key=lambda text: json.loads(str(text))[0], reverse=value == "size")
+    for end in (order[0], order[-1]):
+        if not own[end].gets_beyond:
+            raise Missing(f"{value} {json.loads(str(end))[0]:g} keeps up with the most adapters of "
+                          "the sweep: extend it")
+    packed = [float(own[end].tokens[own[end].pack]) for end in (order[0], order[-1])]
+    return packed[0] / packed[1]
 
 
 def draw(results: Results, out: Path) -> list[Path]:
     columns = results.columns
-    names = [results.sweep(name) for name in ("ranks", "weights", "adapter_slots")]
-    settings = [tuple(columns[name][i] for name in names) for i in range(len(columns["seed"]))]
-    usual = max(set(settings), key=lambda s: sum(a == b for o in set(settings)
-                                                 for a, b in zip(s, o)))
+    settings, usual = settings_of(results)
     adapters, tokens = columns[results.sweep("count")], results.metric("total_tokens_per_s")
     titles = ["(a) Adapter size", "(b) Rate per adapter", "(c) $A_{max}$"]
     labels = [_parts.ranks_label, lambda w: f"{float(json.loads(str(w))[0]):g} requests/s",

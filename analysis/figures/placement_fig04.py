@@ -18,6 +18,25 @@ COLORS = {8: style.BLUE, 16: style.ORANGE, 32: style.VERMILION}
 MARKERS = ["o", "s", "^", "D"]
 
 
+def claim_value(results: Results, value: str) -> float:
+    """itl: R2 of ITL over the batch; plateau: the fall of throughput over that of the batch, from
+    the fewest slots to the most, the largest of the sizes."""
+    slots, ranks = (results.columns[results.sweep(name)] for name in ("adapter_slots", "ranks"))
+    tokens, gap = results.metric("total_tokens_per_s"), results.metric("itl_p50_s")
+    fits = np.array([i for i in range(len(gap))
+                     if _parts.is_valid(results, i) and np.isfinite(gap[i])])
+    batch = np.array([_parts.mean_batch(results, i) for i in fits])
+    if value == "itl":
+        return _parts.r_squared(batch, gap[fits])
+    falls = []
+    for rank in dict.fromkeys(ranks[fits].tolist()):
+        own = np.flatnonzero(ranks[fits] == rank)
+        own = own[np.argsort(slots[fits][own], kind="stable")]
+        falls.append(float(tokens[fits][own[0]] / tokens[fits][own[-1]]
+                           / (batch[own[0]] / batch[own[-1]])))
+    return max(falls)
+
+
 def draw(results: Results, out: Path) -> list[Path]:
     figure, (batch, throughput, itl) = plt.subplots(1, 3, figsize=(style.TWO_COLUMNS_IN, 2.3))
     slots, ranks = (results.columns[results.sweep(name)] for name in ("adapter_slots", "ranks"))
@@ -47,7 +66,7 @@ def draw(results: Results, out: Path) -> list[Path]:
                   for i in failed]
     slope, start = np.polyfit(seen_x, seen_y, 1)
     edges = np.array([min(seen_x), max(seen_x)])
-    fit = 1 - np.var(np.array(seen_y) - slope * np.array(seen_x) - start) / np.var(seen_y)
+    fit = _parts.r_squared(np.array(seen_x), np.array(seen_y))
     itl.plot(edges, slope * edges + start, color=style.GREY, linestyle="--", linewidth=0.9)
     itl.text(0.04, 0.95, f"{slope:.2f} ms x B {start:+.1f} ms, $R^2$ {fit:.3f}", va="top",
              transform=itl.transAxes, fontsize=6.5)

@@ -17,29 +17,55 @@ MARKERS = ["o", "s", "^"]
 LOOKS = {"cpu": ("-", True, "engine"), "cuda": ("-", True, "engine"), "twin": ("--", False, "twin")}
 
 
+def relative(results: Results, rank: object, backend: str) -> tuple[np.ndarray, ...]:
+    """Adapters in the batch, slowdown of throughput and ITL overhead (%) over backbone-only."""
+    columns = results.columns
+    counts, ranks = columns[results.sweep("count")], columns[results.sweep("ranks")]
+    here = backends_of(results) == backend
+    x = np.unique(counts[(ranks == rank) & here])
+    typical = []
+    for metric in ("output_tokens_per_s", "itl_p50_s"):
+        values = results.metric(metric)
+        # without an adapter their size means nothing
+        typical.append(np.array([np.median(values[here & (counts == count) & (
+            (ranks == rank) | (count == 0))]) for count in x]))
+    tokens, gap = typical
+    return x, tokens[x == 0] / tokens, 100 * (gap / gap[x == 0] - 1)
+
+
+def backends_of(results: Results) -> np.ndarray:
+    """The backend of each point."""
+    if "sweep.backend" in results.columns:
+        return results.columns["sweep.backend"]
+    return np.array([results.attributes.get("backend", "")] * len(results.columns["key"]),
+                    dtype=object)
+
+
+def claim_value(results: Results, value: str) -> float:
+    """On the engine, the least of the sizes. jump: slowdown by the first adapter over the slope
+    from there on; linear: R2 of the slowdown from one adapter on."""
+    found = []
+    engine = next(name for name in backends_of(results).tolist() if LOOKS[name][1])
+    for rank in dict.fromkeys(results.columns[results.sweep("ranks")].tolist()):
+        x, slow, _ = relative(results, rank, engine)
+        x, slow = x[x > 0], slow[x > 0]
+        slope = np.polyfit(x.astype(float), slow, 1)[0]
+        found.append(float((slow[0] - 1) / slope) if value == "jump" else
+                     _parts.r_squared(x, slow))
+    return float(np.nanmin(found))
+
+
 def draw(results: Results, out: Path) -> list[Path]:
     figure, (slowdown, overhead) = plt.subplots(1, 2, figsize=(style.TWO_COLUMNS_IN, 2.4))
     columns = results.columns
-    counts, ranks = columns[results.sweep("count")], columns[results.sweep("ranks")]
-    backends = columns["sweep.backend"] if "sweep.backend" in columns else np.array(
-        [results.attributes.get("backend", "")] * len(ranks), dtype=object)
-    tokens, gap = results.metric("output_tokens_per_s"), results.metric("itl_p50_s")
+    ranks, backends = columns[results.sweep("ranks")], backends_of(results)
     lines = [f"{results.spec_id}: {'run':8}{'size':>6}{'adapters':>9}{'slowdown':>10}{'ITL +%':>8}"]
     for number, rank in enumerate(dict.fromkeys(ranks.tolist())):
         for backend in dict.fromkeys(backends.tolist()):
-            own = np.flatnonzero((ranks == rank) & (backends == backend))
             line, filled, name = LOOKS[backend]
-            x = np.unique(counts[own])
-            typical = {metric: np.array([np.median(values[own][counts[own] == count])
-                                         for count in x])
-                       for metric, values in (("tokens", tokens), ("gap", gap))}
-            bare = (counts == 0) & (backends == backend)  # no adapter: their size means nothing
-            typical["tokens"][x == 0] = base_tokens = np.median(tokens[bare])
-            typical["gap"][x == 0] = base_gap = np.median(gap[bare])
+            x, slow, more = relative(results, rank, backend)
             look = {"color": COLORS[number % 3], "marker": MARKERS[number % 3], "linestyle": line,
                     "markerfacecolor": COLORS[number % 3] if filled else "white"}
-            slow = base_tokens / typical["tokens"]
-            more = 100 * (typical["gap"] / base_gap - 1)
             slowdown.plot(x, slow, **look)
             overhead.plot(x, more, **look)
             lines += [f"{'':{len(results.spec_id)}}  {name:8}{_parts.ranks_label(rank)[5:]:>6}"

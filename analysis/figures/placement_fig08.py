@@ -35,6 +35,12 @@ def lines_of(results: Results, metric: str) -> dict[tuple[str, str], list[tuple[
     return lines
 
 
+def claim_value(results: Results, metric: str) -> float:
+    """The fitted twin's SMAPE of a metric with mean lengths, in percent."""
+    return _twin.mean_error(results, metric, [
+        pair for pair in _twin.pairs(results) if (pair.model, pair.lengths) == ("fitted", "mean")])
+
+
 def table_of(results: Results) -> str:
     text = [f"{results.spec_id}: SMAPE of the twin, % (paper's figure: 'Mean' lengths)"]
     for lengths in ("original", "mean"):

@@ -28,6 +28,19 @@ def draw_arrivals(axes: plt.Axes, results: Results, index: int, bin_s: float) ->
     axes.legend(ncols=2, fontsize=6, loc="upper center")
 
 
+def claim_value(results: Results, level: str) -> float:
+    """Correlation of the twin's and the engine's running or waiting requests over the bins; a bin
+    without a step has none."""
+    pair = _twin.pairs(results)[0]
+    read = [results.point(index) for index in (pair.engine, pair.twin)]
+    starts = [point.read("series/start") for point in read]
+    bins = np.unique(np.concatenate(starts))
+    values = np.zeros((2, len(bins)))
+    for row, (point, start) in enumerate(zip(read, starts)):
+        values[row, np.searchsorted(bins, start)] = point.read(f"series/{level}")
+    return float(np.corrcoef(values)[0, 1])
+
+
 def draw(results: Results, out: Path) -> list[Path]:
     pair = _twin.pairs(results)[0]
     figure, (arrivals, running, waiting) = plt.subplots(
@@ -36,14 +49,15 @@ def draw(results: Results, out: Path) -> list[Path]:
     draw_arrivals(arrivals, results, pair.engine, float(process.get("update_s", 1)))
     style.panel_label(arrivals, "(a) Arrivals")
     lines = [f"{results.spec_id}: levels at the end of each bin"]
-    for axes, level, title in ((running, "running", "(b) Running requests"),
-                               (waiting, "waiting", "(c) Waiting requests")):
+    for axes, level, title in ((running, "num_requests_running", "(b) Running requests"),
+                               (waiting, "num_requests_waiting", "(c) Waiting requests")):
         for index, name, color, line in ((pair.engine, "engine", style.BLUE, "-"),
                                          (pair.twin, "twin", style.VERMILION, "--")):
             point = results.point(index)
             values = point.read(f"series/{level}")
             axes.plot(point.read("series/start") / 1e9, values, line, color=color, label=name)
-            lines.append(f"{level:8} {name:7} mean {values.mean():7.2f}  max {values.max():4d}")
+            lines.append(f"{level.removeprefix('num_requests_'):8} {name:7} mean "
+                         f"{values.mean():7.2f}  max {values.max():4d}")
         style.panel_label(axes, title)
         axes.set_ylabel("requests")
         axes.set_ylim(bottom=0)

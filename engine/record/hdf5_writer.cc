@@ -151,6 +151,7 @@ struct Hdf5Writer::State {
     }
     put_text(set.get(), "units", text.units);
     put_text(set.get(), "description", text.description);
+    if (!text.prometheus.empty()) put_text(set.get(), "prometheus", text.prometheus);
     if (!text.codes.empty()) {
       std::vector<const char*> names(text.codes.begin(), text.codes.end());
       put_attribute(set.get(), "codes", utf8_type().get(), list_space(names.size()).get(),

@@ -41,6 +41,7 @@ struct DatasetText {
   std::string_view units;  // "ns", "tokens", "1", ...
   std::string_view description;
   std::span<const char* const> codes = {};  // for enumerated values: names by code
+  std::string_view prometheus = {};         // vLLM's name for the metric, where it has one
 };
 
 class Hdf5Writer {

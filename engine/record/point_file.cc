@@ -3,27 +3,22 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <span>
 
 #include "engine/core/check.h"
 #include "engine/core/digest.h"
 #include "engine/record/build_id.h"
+#include "engine/record/columns.h"
 #include "engine/record/hdf5_reader.h"
 #include "engine/record/hdf5_writer.h"
+#include "engine/record/request_table.h"
 
 namespace servelab {
 namespace {
 
-constexpr const char* kStatusNames[] = {"unfinished", "finished", "rejected"};
-constexpr const char* kReasonNames[] = {"none", "too_long", "policy", "no_adapter_room"};
-
-std::int32_t or_minus_one(AdapterId id) {
-  return id == kBaseModel ? -1 : static_cast<std::int32_t>(index(id));
-}
-std::int32_t or_minus_one(ReplicaId id) {
-  return id == kNoReplica ? -1 : static_cast<std::int32_t>(index(id));
-}
+constexpr const char* kExecNames[] = {"unmerged", "merged"};
 
 constexpr const char* kEventKindNames[] = {"step_done", "load_done", "arrival", "migrated",
                                            "rebalance"};
@@ -49,26 +44,6 @@ void for_each_part(Visit visit) {
   visit(
       "switching", "merging and unmerging", [](auto& t) -> auto& { return t.switching; });
 }
-
-// Writes one column per call from rows 0..count-1; `get` maps a row to its value. Columns of a
-// group are written in the order of their names.
-class Columns {
- public:
-  Columns(Hdf5Writer* out, std::string group, std::size_t count)
-      : out_(out), group_(std::move(group)), count_(count) {}
-
-  template <class T, class Get>
-  void column(const char* name, const DatasetText& text, Get get) {
-    std::vector<T> values(count_);
-    for (std::size_t i = 0; i < count_; ++i) values[i] = static_cast<T>(get(i));
-    out_->dataset<T>(group_ + "/" + name, values, text);
-  }
-
- private:
-  Hdf5Writer* out_;
-  std::string group_;
-  std::size_t count_;
-};
 
 void write_events(Hdf5Writer* out, const RunRecord& record) {
   const auto& e = record.events;
@@ -170,65 +145,77 @@ void write_step_timings(Hdf5Writer* out, const RunRecord& record) {
   });
 }
 
-void write_requests(Hdf5Writer* out, const Workload& workload, const RunRecord& record) {
-  const auto& w = workload.requests;
-  const auto& r = record.requests;
-  Columns c(out, "/requests", r.size());
-  const auto stamp = [&](const char* name, const char* text, auto member) {
-    c.column<std::int64_t>(name, {"ns", text}, [&](std::size_t i) { return r[i].*member; });
+void write_steps(Hdf5Writer* out, const RunRecord& record) {
+  const auto& s = record.step_log;
+  Columns c(out, "/steps", s.size());
+  const auto count = [&](const char* name, const char* units, const char* text, auto member) {
+    c.column<std::int32_t>(name, {units, text}, [&](std::size_t i) { return s[i].*member; });
   };
-  using R = RequestRecord;
-  c.column<std::int32_t>("adapter", {"1", "adapter index, -1 for the base model"},
-                         [&](std::size_t i) { return or_minus_one(w[i].adapter); });
-  stamp("admitted", "entered a step for the first time", &R::admitted);
-  stamp("first_token", "first output token", &R::first_token);
-  stamp("last_token", "last output token", &R::last_token);
-  stamp("load_end", "its adapter's load ended", &R::load_end);
-  stamp("load_start", "its adapter began to load because of it", &R::load_start);
-  c.column<std::uint16_t>("migrations", {"1", "times it left a replica for another"},
-                          [&](std::size_t i) { return r[i].migrations; });
-  c.column<std::int32_t>("output_tokens", {"tokens", "output tokens produced"},
-                         [&](std::size_t i) { return r[i].generated; });
-  c.column<std::uint16_t>("preemptions", {"1", "times it was preempted"},
-                          [&](std::size_t i) { return r[i].preemptions; });
-  stamp("prefill_start", "start of the step with its first slice", &R::prefill_start);
-  c.column<std::int32_t>("prompt_tokens", {"tokens", "prompt length"},
-                         [&](std::size_t i) { return w[i].prompt_tokens; });
-  c.column<std::int32_t>(
-      "rank", {"1", "LoRA rank of its adapter, 0 for the base model"}, [&](std::size_t i) {
-        return w[i].adapter == kBaseModel ? 0 : workload.adapters[index(w[i].adapter)].rank;
-      });
-  c.column<std::uint8_t>("reject_reason", {"1", "why it was rejected", kReasonNames},
-                         [&](std::size_t i) { return r[i].reject_reason; });
-  c.column<std::int32_t>("replica", {"1", "replica that served it last, -1 for none"},
-                         [&](std::size_t i) { return or_minus_one(r[i].replica); });
-  c.column<std::int64_t>("scheduled", {"ns", "when the client sends it; latency counts from here"},
-                         [&](std::size_t i) { return w[i].arrival; });
-  c.column<std::uint8_t>("status", {"1", "how it ended", kStatusNames},
-                         [&](std::size_t i) { return r[i].status; });
+  using S = StepRecord;
+  count("adapters", "1", "distinct adapters that it used", &S::adapters);
+  c.column<std::int64_t>("end", {"ns", "when it ended; it was planned at end - the sum of parts"},
+                         [&](std::size_t i) { return s[i].end; });
+  c.column<std::uint8_t>("exec", {"1", "how it ran", kExecNames},
+                         [&](std::size_t i) { return s[i].exec; });
+  c.column<std::int32_t>("merged", {"1", "adapter in the weights, -1 for none"},
+                         [&](std::size_t i) { return or_minus_one(s[i].merged); });
+  count("output_tokens", "tokens", "sampled", &S::output_tokens);
+  for_each_part([&](const char* name, const char* text, auto part) {
+    c.column<std::int64_t>(std::string("parts/").append(name).c_str(), {"ns", text},
+                           [&](std::size_t i) { return part(s[i].timing); });
+  });
+  count("prompt_tokens", "tokens", "prefilled", &S::prompt_tokens);
+  c.column<std::int32_t>("replica", {"1", "replica index"},
+                         [&](std::size_t i) { return or_minus_one(s[i].replica); });
+  count("requests", "1", "requests in it", &S::requests);
+  c.column<std::uint16_t>("slot", {"1", "tells steps apart that run at the same time"},
+                          [&](std::size_t i) { return s[i].slot; });
 }
 
+double kv_share(const SeriesBin& bin, const RunRecord& record) {
+  const std::int64_t total = record.replicas.at(index(bin.replica)).kv_blocks_total;
+  return total > 0 ? static_cast<double>(bin.kv_blocks_used) / static_cast<double>(total)
+                   : std::numeric_limits<double>::quiet_NaN();
+}
+
+// Named as vLLM names its Prometheus metrics (vllm/v1/metrics/loggers.py), where it has them. Its
+// counters only ever grow; a bin's entry here is what the bin adds to the counter.
 void write_series(Hdf5Writer* out, const RunRecord& record) {
   const auto& s = record.series;
   Columns c(out, "/series", s.size());
-  const auto column = [&](const char* name, const char* units, const char* text, auto member) {
-    c.column<std::int64_t>(name, {units, text}, [&](std::size_t i) { return s[i].*member; });
+  const auto column = [&](const char* name, const DatasetText& text, auto member) {
+    c.column<std::int64_t>(name, text, [&](std::size_t i) { return s[i].*member; });
   };
   using B = SeriesBin;
-  column("adapters_resident", "1", "adapters on the device at the bin's last step",
+  column("adapters_resident", {"1", "adapters on the device at the bin's last step"},
          &B::adapters_resident);
-  column("batch_requests", "1", "sum over the bin's steps of requests in the step",
+  column("batch_requests", {"1", "sum over the bin's steps of requests in the step"},
          &B::batch_requests);
-  column("kv_blocks_used", "blocks", "KV blocks in use at the bin's last step", &B::kv_blocks_used);
-  column("merged_steps", "1", "steps in merged execution that ended in the bin", &B::merged_steps);
-  column("output_tokens", "tokens", "sampled in the bin", &B::output_tokens);
-  column("prompt_tokens", "tokens", "prefilled in the bin", &B::prompt_tokens);
+  column("generation_tokens", {"tokens", "sampled in the bin", {}, "vllm:generation_tokens_total"},
+         &B::output_tokens);
+  column("kv_blocks_used", {"blocks", "KV blocks in use at the bin's last step"},
+         &B::kv_blocks_used);
+  c.column<double>("kv_cache_usage_perc",
+                   {"1",
+                    "share of the replica's KV blocks in use at the bin's last step, 0 to 1",
+                    {},
+                    "vllm:kv_cache_usage_perc"},
+                   [&](std::size_t i) { return kv_share(s[i], record); });
+  column("merged_steps", {"1", "steps in merged execution that ended in the bin"},
+         &B::merged_steps);
+  column("num_requests_running",
+         {"1", "running requests at the bin's last step", {}, "vllm:num_requests_running"},
+         &B::running);
+  column(
+      "num_requests_waiting",
+      {"1", "waiting and swapped requests at the bin's last step", {}, "vllm:num_requests_waiting"},
+      &B::waiting);
+  column("prompt_tokens", {"tokens", "prefilled in the bin", {}, "vllm:prompt_tokens_total"},
+         &B::prompt_tokens);
   c.column<std::int32_t>("replica", {"1", "replica index"},
                          [&](std::size_t i) { return or_minus_one(s[i].replica); });
-  column("running", "1", "running requests at the bin's last step", &B::running);
-  column("start", "ns", "start of the bin; bins without a step have no entry", &B::start);
-  column("steps", "1", "steps that ended in the bin", &B::steps);
-  column("waiting", "1", "waiting and swapped requests at the bin's last step", &B::waiting);
+  column("start", {"ns", "start of the bin; bins without a step have no entry"}, &B::start);
+  column("steps", {"1", "steps that ended in the bin"}, &B::steps);
 }
 
 StoredPoint write_root(Hdf5Writer* out, const PointIdentity& point, const RunRecord& record,
@@ -282,6 +269,7 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
   out.text("/spec/requested", point.requested, {"json", "settings as written"});
   out.text("/spec/sweep", point.sweep, {"json", "this point's coordinates"});
   if (record.options.keep_delivered) write_step_timings(&out, record);
+  if (record.options.steps) write_steps(&out, record);
   if (record.options.token_times) {
     out.dataset<std::int64_t>("/tokens/offsets", record.token_offsets,
                               {"1", "request i's tokens are times[offsets[i]:offsets[i+1]]"});
@@ -332,6 +320,7 @@ std::optional<StoredPoint> read_point(const std::string& path, const std::string
     point.reasons = file.text_attribute("/", "reasons");
     point.trace = file.text_attribute("/", "trace");
     point.content_digest = file.text_attribute("/", "content_digest");
+    point.decision_hash = file.text_attribute("/", "decision_hash");
     for (const auto& [name, value] : file.number_attributes("/summary")) {
       point.summary.push_back({name, value});
     }

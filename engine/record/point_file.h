@@ -13,7 +13,7 @@
 
 namespace servelab {
 
-inline constexpr int kResultSchema = 1;
+inline constexpr int kResultSchema = 2;
 
 // What identifies a point and says how it came about. JSON texts are canonical.
 struct PointIdentity {
@@ -52,6 +52,7 @@ struct StoredPoint {
   std::string reasons;
   std::string trace;
   std::string content_digest;  // of the datasets
+  std::string decision_hash;   // as hash_text() gives it
   Summary summary;             // by name
 };
 

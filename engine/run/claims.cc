@@ -329,7 +329,7 @@ void Claims::remove(const std::string& key, int generation) {
   for (int g = generation; g >= 1; --g) ::unlink(path(key, g).c_str());
 }
 
-void remove_leftovers(const std::string& folder) {
+FolderState look_at_folder(const std::string& folder) {
   const ClaimOwner self = ClaimOwner::this_process();
   const auto is_over = [&](const fs::path& path) {
     const OpenFile file(path.string());
@@ -342,10 +342,10 @@ void remove_leftovers(const std::string& folder) {
     const auto touched = fs::last_write_time(path, error);
     return !error && fs::file_time_type::clock::now() - touched > kLongAgo;
   };
+  FolderState state;
   std::error_code error;
-  std::vector<fs::path> paths;
-  for (const auto& entry : fs::directory_iterator(folder, error)) paths.push_back(entry.path());
-  for (const fs::path& path : paths) {
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const fs::path& path = entry.path();
     const std::string beside = folder + "/" + key_of(path);
     const std::string kind = path.extension().string();
     // A claim of a missing point is left to who computes it next: to remove it here could end the
@@ -354,8 +354,15 @@ void remove_leftovers(const std::string& folder) {
                          : kind == kClaim   ? exists(beside + ".h5") && is_over(path)
                          : kind == kWorker  ? is_over(path)
                                             : false;
-    if (is_left) fs::remove(path, error);
+    if (is_left) state.leftovers.push_back(path.string());
+    if (kind == kClaim && !is_left) (is_over(path) ? state.dead_claims : state.claims) += 1;
   }
+  return state;
+}
+
+void remove_leftovers(const std::string& folder) {
+  std::error_code error;
+  for (const std::string& path : look_at_folder(folder).leftovers) fs::remove(path, error);
 }
 
 }  // namespace servelab

@@ -25,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace servelab {
 
@@ -103,9 +104,17 @@ class Claims {
   std::thread beats_;
 };
 
-// Removes what killed processes left in a folder of points: halves of files that nobody claims,
-// claims of points that are there, and files of processes that are gone.
-void remove_leftovers(const std::string& folder);
+// What processes left in a folder of points, or have there.
+struct FolderState {
+  // Halves of files that nobody claims, claims of points that are there, and files of processes
+  // that are gone: in nobody's way, and safe to remove.
+  std::vector<std::string> leftovers;
+  int claims = 0;       // by processes that live, as far as can be told from here
+  int dead_claims = 0;  // of missing points; the next run takes them over
+};
+FolderState look_at_folder(const std::string& folder);
+
+void remove_leftovers(const std::string& folder);  // FolderState's
 
 }  // namespace servelab
 

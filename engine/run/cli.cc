@@ -134,6 +134,10 @@ int run_command(Arguments& arguments) {
     check_spec(spec, arguments.run.data_dir, false);
     if (arguments.executor.is_local()) require_backends(spec);
   }
+  if (!arguments.trace.file.empty()) {
+    if (specs.size() > 1) throw SpecError("--trace is of one spec; give one");
+    check_trace(specs.front(), arguments.trace);
+  }
   try {
     for (const Spec& spec : specs) executor->start(spec);
   } catch (const SpecError& problem) {
@@ -165,6 +169,9 @@ int run_command(Arguments& arguments) {
                    kUnfinished);
     }
     unfinished = unfinished || report.out_of_time;
+  }
+  if (!arguments.trace.file.empty() && code == kOk && !unfinished) {
+    write_trace(specs.front(), arguments.trace, arguments.run.out, arguments.run.data_dir);
   }
   if (unfinished && code == kOk) {
     return error("--time-limit: finished points are kept; run the same command to go on",
@@ -240,6 +247,11 @@ int dispatch(const Commands& c, Arguments& arguments) {
     return work_command(arguments.work);
   }
   if (c.check->parsed()) return check_command(arguments);
+  if (c.doctor->parsed()) {
+    arguments.doctor.experiments = arguments.experiments;
+    arguments.doctor.data = arguments.data;
+    return doctor_command(arguments.doctor);
+  }
   if (c.replay->parsed()) return replay_command(arguments);
   if (c.validate->parsed()) return validate_command(arguments);
   if (c.calibrate->parsed()) {

@@ -80,6 +80,22 @@ void check_experiments(const CLI::App& command, const Arguments& arguments) {
   throw SpecError(text);
 }
 
+void declare_trace(CLI::App* run, TraceOptions* trace) {
+  CLI::Option* file = run->add_option(
+      "--trace", trace->file,
+      "also write what the techniques did, for Perfetto: at the first position and seed, unless "
+      "--trace-only names others");
+  run->add_option(
+         "--trace-only", trace->only,
+         "trace points with this technique=LABEL, seed=N or SETTING=VALUE; may be repeated")
+      ->allow_extra_args(false)
+      ->needs(file);
+  run->add_option("--trace-window", trace->window_s, "trace FROM TO, in seconds of the run")
+      ->expected(2)
+      ->check(CLI::Range(0.0, 1e9))
+      ->needs(file);
+}
+
 }  // namespace
 
 Commands declare_commands(CLI::App* app, Arguments* arguments) {
@@ -101,6 +117,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.run->add_option("--profile", arguments->profile, kProfileHelp);
   c.run->add_flag("-q,--quiet", arguments->run.quiet, "print errors only");
   declare_executor(c.run, &arguments->executor);
+  declare_trace(c.run, &arguments->trace);
   c.work = declare_work(app, &arguments->work);
   c.replay = app->add_subcommand(
       "replay", "run points of a real backend again from their stamps; compare decisions");
@@ -134,6 +151,8 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.spec = app->add_subcommand("spec", "list every key of a spec");
   c.spec->allow_extras();
   c.spec->add_flag("--schema", arguments->schema, "as a JSON Schema");
+  c.doctor = declare_doctor(app, &arguments->doctor);
+  add_common(c.doctor, arguments, true);
   c.version = app->add_subcommand("version", "print versions and the build id");
   c.version->allow_extras();
   return c;

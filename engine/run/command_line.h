@@ -8,9 +8,11 @@
 
 #include "engine/run/adapters_cli.h"
 #include "engine/run/calibrate.h"
+#include "engine/run/doctor/doctor_cli.h"
 #include "engine/run/executor_cli.h"
 #include "engine/run/generate.h"
 #include "engine/run/runner.h"
+#include "engine/run/trace.h"
 #include "engine/run/validate.h"
 
 namespace servelab {
@@ -26,10 +28,12 @@ struct Arguments {
   GenerateOptions generate;
   AdaptersArguments adapters;
   CalibrateOptions calibrate;
+  DoctorOptions doctor;
   ValidateOptions validate;
   bool quick = false;
   std::string profile;  // of the hardware, in place of the specs' own; empty: theirs
   double time_limit_s = 0;
+  TraceOptions trace;
   bool schema = false;
 };
 
@@ -40,6 +44,7 @@ struct Commands {
   CLI::App* generate;
   CLI::App* adapters;
   CLI::App* calibrate;
+  CLI::App* doctor;
   CLI::App* validate;
   CLI::App* check;
   CLI::App* list;

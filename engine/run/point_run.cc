@@ -72,6 +72,7 @@ RecorderOptions recorder_options(const PointSettings& settings) {
   options.series = record.series;
   options.decision_text = record.decisions;
   options.token_times = record.token_times;
+  options.steps = record.steps;
   options.measure_scheduling = options.keep_delivered = is_real(settings.backend);
   return options;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/core/check.h"
+#include "engine/run/source_tree.h"
 
 namespace servelab {
 namespace {
@@ -26,31 +27,15 @@ struct Verb {
 };
 constexpr Verb kVerbs[] = {
     {"archive", "pack, verify, unpack, diff and list archives of results (archive --help)"},
+    {"compare", "techniques on the same requests: what differs, and beyond noise (compare --help)"},
+    {"export", "a run as Benchmark Report, Mooncake trace or OpenMetrics (export --help)"},
+    {"summary", "metrics as vLLM, GuideLLM, AIPerf or MLPerf define them (summary --help)"},
 };
 
 // Isolated from the user's own Python packages; only the tree is added to the path.
 constexpr const char* kMain =
     "import sys; sys.path.insert(0, sys.argv.pop(1)); import importlib; "
     "sys.exit(importlib.import_module(f'analysis.{sys.argv.pop(1)}.cli').main())";
-
-bool is_tree(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::is_regular_file(folder / "analysis/archive/cli.py", ignored);
-}
-
-// The folder that holds analysis/: that of this program's build, or the current one.
-fs::path find_tree(const fs::path& program, const std::string& verb) {
-  for (fs::path folder = program.parent_path(); !folder.empty(); folder = folder.parent_path()) {
-    if (is_tree(folder)) return folder;
-    if (folder == folder.root_path()) break;
-  }
-  std::error_code error;
-  const fs::path folder = fs::current_path(error);
-  if (!error && is_tree(folder)) return folder;
-  throw SpecError("servelab " + verb +
-                  " needs analysis/ of servelab's source tree, which is neither "
-                  "around this program nor here; run it in a clone");
-}
 
 }  // namespace
 
@@ -66,7 +51,12 @@ bool is_python_verb(const std::string& name) {
 void python_verb(int argc, char** argv) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const std::string folder = find_tree(program, argv[1]);
+  const std::string folder = find_source_tree();
+  if (folder.empty()) {
+    throw SpecError(std::string("servelab ") + argv[1] +
+                    " needs analysis/ of servelab's source tree, which is neither around this "
+                    "program nor here; run it in a clone");
+  }
   const std::string python = folder + "/.venv/bin/python";
   if (!error) ::setenv("SERVELAB", program.c_str(), 1);
   std::vector<char*> arguments = {const_cast<char*>(python.c_str()), const_cast<char*>("-I"),

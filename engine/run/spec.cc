@@ -224,6 +224,7 @@ void RecordSection::fields(ParamFields& f) {
   f.add("series_bin_s", &series_bin_s, "width of a bin in seconds").range(1e-6, 1e9);
   f.add("decisions", &decisions, "keep the decision log as text");
   f.add("token_times", &token_times, "keep the stamp of every output token (large)");
+  f.add("steps", &steps, "keep every step: when it ran, on what, and where its time went (large)");
 }
 
 void RuntimeSection::fields(ParamFields& f) {

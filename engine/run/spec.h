@@ -45,6 +45,7 @@ struct RecordSection {
   double series_bin_s = 1;
   bool decisions = false;
   bool token_times = false;
+  bool steps = false;
   void fields(ParamFields& f);
 };
 

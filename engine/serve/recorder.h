@@ -15,6 +15,7 @@
 #include "engine/core/ids.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
+#include "engine/serve/plan.h"
 #include "engine/serve/timeline.h"
 
 namespace servelab {
@@ -83,6 +84,21 @@ struct SeriesBin {
   std::int32_t waiting = 0;
   std::int32_t kv_blocks_used = 0;
   std::int32_t adapters_resident = 0;
+};
+
+// One step, kept with RecorderOptions::steps, in the order in which steps ended. It was planned at
+// end - timing.busy() - timing.load_wait.
+struct StepRecord {
+  TimeNs end = 0;
+  StepTiming timing;
+  AdapterId merged = kBaseModel;  // in the weights while it ran
+  std::int32_t requests = 0;
+  std::int32_t adapters = 0;       // distinct ones that it used
+  std::int32_t prompt_tokens = 0;  // prefilled
+  std::int32_t output_tokens = 0;  // sampled
+  ReplicaId replica{};
+  std::uint16_t slot = 0;  // tells steps apart that run at the same time
+  Exec exec = Exec::kUnmerged;
 };
 
 // Time of one replica over the whole run, in ns, by where it went.
@@ -156,6 +172,7 @@ struct RecorderOptions {
   bool series = true;
   bool decision_text = false;       // keep the decision log as text, not only its hash
   bool token_times = false;         // keep every token's stamp (large)
+  bool steps = false;               // keep every step (large)
   bool measure_scheduling = false;  // wall clock, so never the same twice
   bool keep_delivered = false;      // keep events and step timings for a replay
 };
@@ -166,6 +183,7 @@ struct RunRecord {
   std::vector<SeriesBin> series;
   std::vector<GaugeSeries> gauges;
   std::vector<EventRecord> events;
+  std::vector<StepRecord> step_log;  // with steps
   std::vector<ReplicaTotals> replicas;
   ClusterTotals cluster;
   LatencyHistogram itl;                     // gaps between consecutive tokens of a request

@@ -112,6 +112,7 @@ class Replica {
   void log_plan(const StepPlan& plan);
   void log_plan_text(const StepPlan& plan);
   void note_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
+  void log_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
   void close_bin();
   void note_event(EventCode code, std::int64_t subject, double value);
 

@@ -75,6 +75,7 @@ void Replica::note_step(const Step& step, const StepTiming& timing, std::int64_t
   totals_.load_wait += timing.load_wait;
   totals_.swap += timing.swap;
   totals_.busy += timing.busy();
+  if (shared_.record->options.steps) log_step(step, timing, sampled);
   if (!shared_.record->options.series) return;
   const TimeNs now = shared_.timeline->now();
   if (now >= bin_end_) {
@@ -95,6 +96,21 @@ void Replica::note_step(const Step& step, const StepTiming& timing, std::int64_t
   bin_.kv_blocks_used = static_cast<std::int32_t>(kv_->used_blocks());
   bin_.adapters_resident = static_cast<std::int32_t>(adapters_->held());
   for (std::size_t i = 0; i < gauges_.size(); ++i) gauge_values_[i] = *gauges_[i].value;
+}
+
+void Replica::log_step(const Step& step, const StepTiming& timing, std::int64_t sampled) {
+  StepRecord record;
+  record.end = shared_.timeline->now();
+  record.timing = timing;
+  record.merged = step.merged;
+  record.requests = static_cast<std::int32_t>(step.slices.size());
+  record.adapters = static_cast<std::int32_t>(step.adapters.size());
+  record.prompt_tokens = static_cast<std::int32_t>(step.shape.prefill_tokens);
+  record.output_tokens = static_cast<std::int32_t>(sampled);
+  record.replica = id_;
+  record.slot = static_cast<std::uint16_t>(&step - steps_.data());
+  record.exec = step.exec;
+  shared_.record->step_log.push_back(record);
 }
 
 // Bins in which no step ended leave no entry.

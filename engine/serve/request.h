@@ -27,11 +27,22 @@ struct Request {
   std::int32_t output_limit_tokens = 0;  // >= output_tokens; the client's max_tokens
 };
 
+// What the client of one request asks for; kUnset where it asks for nothing.
+struct RequestObjective {
+  TimeNs ttft = kUnset;
+  TimeNs tpot = kUnset;  // mean over its tokens after the first
+  TimeNs latency = kUnset;
+};
+
 struct Workload {
   std::vector<Adapter> adapters;  // indexed by AdapterId
   std::vector<Request> requests;  // indexed by RequestId, sorted by arrival
   // What the requests' adapters were drawn from: shares by AdapterId, or empty for equal ones.
   std::vector<double> adapter_shares = {};
+  // Of traces that tell, by RequestId; else empty. They are recorded; nothing that serves sees
+  // them.
+  std::vector<std::int32_t> sessions = {};  // by first appearance, -1 for none
+  std::vector<RequestObjective> objectives = {};
 };
 
 }  // namespace servelab

@@ -16,7 +16,8 @@
 
 namespace servelab {
 
-inline constexpr std::uint32_t kAnyItem = UINT32_MAX;  // popularity decides
+inline constexpr std::uint32_t kAnyItem = UINT32_MAX;       // popularity decides
+inline constexpr std::uint32_t kBaseItem = UINT32_MAX - 1;  // the base model, without an adapter
 
 struct Arrival {
   TimeNs at = 0;

@@ -39,13 +39,22 @@ void load(const ArrivalInputs& inputs, ArrivalPlan* plan) {
     plan->notes.push_back(std::to_string(plan->replayed.rows_without_output) + " rows of trace '" +
                           name + "' have no output tokens and are left out");
   }
+  std::string unused;
+  for (const std::string& key : plan->replayed.unused_keys) {
+    unused += (unused.empty() ? "" : ", ") + key;
+  }
+  if (!unused.empty()) {
+    plan->notes.push_back("keys of trace '" + name + "' that are not used: " + unused);
+  }
 }
 
-// The rows [first, last) of the chosen window, and how many trace seconds pass per simulated one.
+// The rows [first, last) of the chosen window, how many trace seconds pass per simulated one, and
+// what is added to a row's stamp.
 struct Window {
   std::size_t first = 0;
   std::size_t last = 0;
   double speed = 1;
+  double shift_s = 0;
 };
 
 Window choose_window(const ArrivalInputs& inputs, ArrivalPlan* plan) {
@@ -53,9 +62,13 @@ Window choose_window(const ArrivalInputs& inputs, ArrivalPlan* plan) {
   const std::vector<TraceRow>& rows = plan->replayed.rows;
   const double end_s = settings.window_s > 0 ? settings.start_s + settings.window_s : 1e300;
   Window window;
-  while (window.first < rows.size() && rows[window.first].at_s < settings.start_s) ++window.first;
+  if (settings.origin == "zero") window.shift_s = plan->replayed.first_s;
+  const auto is_before = [&](std::size_t row, double time_s) {
+    return row < rows.size() && rows[row].at_s + window.shift_s < time_s;
+  };
+  while (is_before(window.first, settings.start_s)) ++window.first;
   window.last = window.first;
-  while (window.last < rows.size() && rows[window.last].at_s < end_s) ++window.last;
+  while (is_before(window.last, end_s)) ++window.last;
   if (window.last == window.first) {
     fail_at(inputs, "start_s", "the trace has no request in the chosen window");
   }
@@ -84,7 +97,8 @@ void replay_trace(const ArrivalInputs& inputs, std::size_t max_requests, TimeNs 
   const std::vector<TraceRow>& rows = plan->replayed.rows;
   const std::size_t items = inputs.shares->size();
   for (std::size_t i = window.first; i < window.last && plan->arrivals.size() < max_requests; ++i) {
-    const double at_s = (rows[i].at_s - inputs.settings->arrivals.start_s) / window.speed;
+    const double stamp_s = rows[i].at_s + window.shift_s;
+    const double at_s = (stamp_s - inputs.settings->arrivals.start_s) / window.speed;
     if (at_s >= kLatestSeconds) {
       if (end != kNever) break;
       fail_at(inputs, inputs.settings->arrivals.rate_per_s > 0 ? "rate" : "speed",
@@ -94,6 +108,7 @@ void replay_trace(const ArrivalInputs& inputs, std::size_t max_requests, TimeNs 
     arrival.at = from_seconds(at_s);
     arrival.row = static_cast<std::uint32_t>(i);
     if (arrival.at >= end) break;
+    if (rows[i].adapter == kRowOfBaseModel) arrival.item = kBaseItem;
     if (rows[i].adapter >= 0) {
       if (static_cast<std::size_t>(rows[i].adapter) >= items) {
         fail_at(inputs, "trace",

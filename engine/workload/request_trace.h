@@ -1,6 +1,6 @@
 // Traces of single requests: arrival time and token counts, some with an adapter. Formats: CSV with
-// t_s or t_ms, input_tokens, output_tokens [, adapter]; BurstGPT's CSV; Mooncake's JSON lines, of
-// which ours is a superset (adapter). Length sets are the same tables without times.
+// t_s or t_ms, input_tokens, output_tokens [, adapter]; BurstGPT's CSV; Mooncake's JSON lines and
+// our superset of them (mooncake_trace.h). Length sets are the same tables without times.
 #ifndef SERVELAB_WORKLOAD_REQUEST_TRACE_H_
 #define SERVELAB_WORKLOAD_REQUEST_TRACE_H_
 
@@ -8,23 +8,35 @@
 #include <string>
 #include <vector>
 
+#include "engine/serve/request.h"
 #include "engine/workload/data_files.h"
 
 namespace servelab {
+
+inline constexpr std::int32_t kRowOfBaseModel = -2;  // TraceRow::adapter: none is to be used
 
 struct TraceRow {
   double at_s = 0;  // since the first row
   std::int32_t prompt_tokens = 0;
   std::int32_t output_tokens = 0;
-  std::int32_t adapter = -1;  // -1: the trace names none
+  std::int32_t adapter = -1;      // -1: the trace does not say
+  std::int32_t base_model = -1;   // -1: the trace does not say
+  std::int32_t output_limit = 0;  // the client's max_tokens; 0: the trace does not say
+  std::int32_t session = -1;      // -1: none
+  RequestObjective objective = {};
 };
 
 struct RequestTrace {
   WorkloadSource source;
   std::vector<TraceRow> rows;  // by time; in file order where times are equal or absent
   bool has_times = false;
-  bool has_adapters = false;
-  std::int64_t rows_without_output = 0;  // left out of `rows`
+  bool has_sessions = false;
+  bool has_objectives = false;
+  double first_s = 0;                       // stamp of the first row, as the file has it
+  std::vector<std::int32_t> adapter_ranks;  // by adapter; 0, or beyond its end: not said
+  std::int32_t base_models = 0;             // that the rows use; 0: none is named
+  std::vector<std::string> unused_keys;     // of JSON lines, sorted
+  std::int64_t rows_without_output = 0;     // left out of `rows`
 };
 
 // What the rows are for: their times and lengths, in order, or their lengths alone.

@@ -45,7 +45,9 @@ struct AdapterSettings {
     f.add("assign", &assign,
           "cyclic: rank i mod n; shuffled: the same, in random order; random: independent draws")
         .one_of({"cyclic", "shuffled", "random"});
-    f.add("base_share", &base_share, "share of requests that use no adapter").range(0, 1);
+    f.add("base_share", &base_share,
+          "share of requests that use no adapter, where no trace says it")
+        .range(0, 1);
   }
 };
 
@@ -60,6 +62,7 @@ struct ArrivalSettings {
   double start_s = 0;
   double window_s = 0;
   double speed = 1;
+  std::string origin = "first";
   bool correlated = false;
   double update_s = 300;
   double factor = 2;
@@ -86,6 +89,9 @@ struct ArrivalSettings {
     f.add("speed", &speed,
           "trace seconds per simulated second (trace-rate, servegen, replay), without 'rate'")
         .range(1e-6, 1e6);
+    f.add("origin", &origin,
+          "replay: times count from the trace's first request, or from zero as they are written")
+        .one_of({"first", "zero"});
     f.add("correlated", &correlated,
           "trace-shares: every adapter uses the same draws, as dLoRA's artifact does");
     f.add("update_s", &update_s, "switching: time between changes of an adapter's process")

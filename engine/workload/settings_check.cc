@@ -73,6 +73,7 @@ void check_arrivals(const WorkloadSettings& all, const ConfigNode& section) {
       {"start_s", traced},
       {"window_s", traced},
       {"speed", {"trace-rate", "servegen", "replay"}},
+      {"origin", {"replay"}},
       {"correlated", {"trace-shares"}},
       {"update_s", {"switching"}},
       {"factor", {"switching"}},

@@ -138,6 +138,7 @@ class Builder {
     const ArrivalPlan plan = generate_arrivals(inputs);
     if (plan.rate_per_s > 0) settings_.arrivals.rate_per_s = plan.rate_per_s;
     built_.notes = plan.notes;
+    take_ranks(plan.replayed);
     if (!built_.workload.adapters.empty()) {
       built_.workload.adapter_shares = plan.shares.empty() ? popularity.shares() : plan.shares;
     }
@@ -157,29 +158,19 @@ class Builder {
     RngStream adapters_rng(context_.seed, "adapters");
     RngStream base_rng(context_.seed, "base");
     RngStream lengths_rng(context_.seed, "lengths");
-    const std::vector<Adapter>& adapters = built_.workload.adapters;
-    const double base_share = settings_.adapters.base_share;
     std::vector<Request>& requests = built_.workload.requests;
     requests.reserve(plan.arrivals.size());
     std::size_t cut = 0;
     std::size_t empty = 0;
     for (const Arrival& arrival : plan.arrivals) {
+      const TraceRow* row = plan.replayed.rows.empty() ? nullptr : &plan.replayed.rows[arrival.row];
       Request request;
       request.arrival = arrival.at;
-      const std::uint32_t item =
-          arrival.item != kAnyItem ? arrival.item : popularity->draw(&adapters_rng);
-      if (adapters.empty()) {
-        request.model = ModelId(static_cast<std::uint16_t>(item));
-      } else {
-        request.model = adapters[item].model;
-        const bool is_base = base_share > 0 && base_rng.uniform() < base_share;
-        request.adapter = is_base ? kBaseModel : AdapterId(item);
-      }
+      choose_model(arrival, row, popularity, &adapters_rng, &base_rng, &request);
       LengthPair pair;
       if (settings_.lengths.source == "trace") {
-        const TraceRow& row = plan.replayed.rows[arrival.row];
-        pair = lengths.finish({row.prompt_tokens, row.output_tokens});
-        empty += row.prompt_tokens == 0 ? 1 : 0;
+        pair = lengths.finish({row->prompt_tokens, row->output_tokens});
+        empty += row->prompt_tokens == 0 ? 1 : 0;
       } else {
         pair = lengths.draw(&lengths_rng);
       }
@@ -187,10 +178,67 @@ class Builder {
       request.prompt_tokens = pair.prompt;
       request.output_tokens = pair.output;
       request.output_limit_tokens = lengths.output_limit(pair);
+      if (settings_.lengths.source == "trace" && row->output_limit > 0) {
+        request.output_limit_tokens = std::max(pair.output, row->output_limit);
+      }
       requests.push_back(request);
+      if (plan.replayed.has_sessions) built_.workload.sessions.push_back(row->session);
+      if (plan.replayed.has_objectives) built_.workload.objectives.push_back(row->objective);
     }
     note(cut, "cut to the context of " + std::to_string(context_.max_context_tokens) + " tokens");
     note(empty, "given one prompt token, where the trace has none");
+  }
+
+  // The adapter or base model of a request. Where the trace names it, nothing is drawn.
+  void choose_model(const Arrival& arrival, const TraceRow* row, Popularity* popularity,
+                    RngStream* adapters_rng, RngStream* base_rng, Request* request) const {
+    const std::vector<Adapter>& adapters = built_.workload.adapters;
+    const std::int32_t named = row != nullptr ? row->base_model : -1;
+    if (arrival.item == kBaseItem || (adapters.empty() && named >= 0)) {
+      request->model = ModelId(static_cast<std::uint16_t>(std::max(0, named)));
+      return;
+    }
+    const bool is_named = arrival.item != kAnyItem && settings_.arrivals.process == "replay";
+    const std::uint32_t item =
+        arrival.item != kAnyItem ? arrival.item : popularity->draw(adapters_rng);
+    if (adapters.empty()) {
+      request->model = ModelId(static_cast<std::uint16_t>(item));
+      return;
+    }
+    request->model = adapters[item].model;
+    const double base_share = is_named ? 0 : settings_.adapters.base_share;
+    const bool is_base = base_share > 0 && base_rng->uniform() < base_share;
+    request->adapter = is_base ? kBaseModel : AdapterId(item);
+    if (named >= 0 && static_cast<std::size_t>(named) != index(request->model)) {
+      throw SpecError(mark_in(arrivals_section_, "trace"),
+                      "the trace has adapter " + std::to_string(item) + " on base model " +
+                          std::to_string(named) +
+                          "; with models: " + std::to_string(settings_.bounds.models) +
+                          " it belongs to " + std::to_string(index(request->model)));
+    }
+  }
+
+  // Ranks that the trace gives; adapters that it does not know keep those of the spec.
+  void take_ranks(const RequestTrace& trace) {
+    std::vector<Adapter>& adapters = built_.workload.adapters;
+    const bool is_said = settings_.adapters.ranks != AdapterSettings().ranks;
+    for (std::size_t i = 0; i < std::min(adapters.size(), trace.adapter_ranks.size()); ++i) {
+      const int rank = trace.adapter_ranks[i];
+      if (rank == 0 || rank == adapters[i].rank) continue;
+      if (is_said) {
+        throw SpecError(mark_in(adapters_section_, "ranks"),
+                        "adapter " + std::to_string(i) + " has rank " +
+                            std::to_string(adapters[i].rank) + " by 'ranks' and " +
+                            std::to_string(rank) + " in the trace; remove 'ranks'");
+      }
+      adapters[i].rank = rank;
+      adapters[i].bytes = context_.adapter_bytes ? context_.adapter_bytes(rank) : Bytes{0};
+    }
+    if (trace.base_models > settings_.bounds.models) {
+      throw SpecError(mark_in(arrivals_section_, "trace"),
+                      "the trace uses " + std::to_string(trace.base_models) +
+                          " base models; set models: " + std::to_string(trace.base_models));
+    }
   }
 
   void note(std::size_t count, const std::string& what) {

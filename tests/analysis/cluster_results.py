@@ -81,7 +81,7 @@ def utilisation_datasets(technique: str, seed: int, replicas: int = 4) -> dict[s
             "series/start": bins * 10**9, "series/replica": np.tile(np.arange(replicas), 60),
             "series/steps": np.full(len(bins), 40),
             "series/batch_requests": np.full(len(bins), 560),
-            "series/running": np.full(len(bins), 57 if technique == "dlora" else 15),
+            "series/num_requests_running": np.full(len(bins), 57 if technique == "dlora" else 15),
             "series/kv_blocks_used": (level + rng.normal(0, 5, len(bins))).astype(int)}
 
 

@@ -17,7 +17,7 @@ import zstandard
 from archive_testing import (
     SPEC, copy, describe_again, members_of, packed, reseal, tar_of, tree, write_tar_zst)
 
-from analysis.archive import checking, container, layout
+from analysis.archive import checking, container, contents, layout
 from analysis.archive.cli import main
 
 POINT = f"results/{SPEC}/points/k0005.h5"
@@ -151,9 +151,9 @@ def test_newer_schemas(whole: Path, folder: Path, tmp_path: Path, capfd) -> None
     assert "is not JSON" in refused(folder, capfd)
     (folder / layout.FACTS).write_text(layout.json_text(facts))
     with h5py.File(folder / POINT, "r+") as point:
-        point.attrs["schema"] = 2
+        point.attrs["schema"] = contents.RESULT_SCHEMA + 1
     reseal(folder)
-    assert "has result schema 2" in refused(folder, capfd)
+    assert f"has result schema {contents.RESULT_SCHEMA + 1}" in refused(folder, capfd)
 
 
 HARMFUL = [

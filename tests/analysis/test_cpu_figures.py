@@ -97,8 +97,10 @@ def test_fig08(tmp_path: Path) -> None:
 
 
 def series(count: int = 12) -> dict[str, Any]:
-    return {"series/start": np.arange(count) * 10**9, "series/running": np.arange(count),
-            "series/waiting": np.arange(count)[::-1].copy(), "series/steps": np.full(count, 10),
+    return {"series/start": np.arange(count) * 10**9,
+            "series/num_requests_running": np.arange(count),
+            "series/num_requests_waiting": np.arange(count)[::-1].copy(),
+            "series/steps": np.full(count, 10),
             "series/batch_requests": np.full(count, 80)}
 
 

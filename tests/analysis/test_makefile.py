@@ -20,6 +20,7 @@ def test_help_is_the_default_and_lists_every_verb():
     assert shown.returncode == 0 and shown.stdout == make("help").stdout
     listed = {line.split()[1] for line in shown.stdout.splitlines() if line.startswith("  make ")}
     assert listed == {"help", "setup", "build", "test", "figures", "figures/<paper>/<fig>",
+                      "report",
                       "cpu-figures", "gpu-bundle", "gpu-check", "gpu-figures", "fuzz", "smoke",
                       "bench", "sanitize", "check-format", "clean"}
 

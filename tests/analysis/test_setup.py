@@ -181,12 +181,33 @@ def test_no_python_argument_leaves_the_environment_alone(machine):
     assert "unknown argument '--what'" in machine.setup("--what").stderr
 
 
-def test_slurm_is_installed_only_when_asked_for(machine):
+def test_what_only_tests_need_is_installed_only_when_asked_for(machine):
     machine.with_python().with_tools().with_headers().with_apt()
     machine.stub("id", "echo 0")
     assert machine.setup().returncode == 0 and not machine.calls("apt-get")
-    assert machine.setup("--slurm").returncode == 0
+    assert machine.setup("--tests").returncode == 0
+    assert machine.calls("apt-get")[1].endswith(" slurmctld slurmd slurm-client munge chromium")
+
+
+def test_a_package_that_apt_does_not_know_stops_no_other(machine):
+    machine.with_python().with_tools().with_headers().with_apt()
+    machine.stub("id", "echo 0")
+    machine.stub("apt-cache", 'case "$*" in *chromium*) exit 100 ;; esac')
+    assert machine.setup("--tests").returncode == 0
     assert machine.calls("apt-get")[1].endswith(" slurmctld slurmd slurm-client munge")
+
+
+def test_a_linked_environment_is_left_alone(machine):
+    machine.with_python().with_tools().with_headers()
+    other = machine.root / "other-checkout"
+    (other / "bin").mkdir(parents=True)
+    (other / "bin/python").write_text("another's")
+    (other / ".servelab-requirements").write_text("another's stamp")
+    (machine.root / ".venv").symlink_to(other)
+    assert machine.setup().returncode == 0
+    assert not (machine.root / ".venv").is_symlink() and (machine.root / ".venv/made").exists()
+    assert [path.name for path in sorted(other.rglob("*"))] == [
+        ".servelab-requirements", "bin", "python"]
 
 
 def test_stamp_is_written_last_and_follows_the_requirements(machine):

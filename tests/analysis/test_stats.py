@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from scipy import stats as sps
 
 from analysis import stats
 
@@ -59,3 +61,73 @@ def test_bootstrap_is_repeatable_and_brackets_the_ratio():
 def test_unequal_lengths_are_refused():
     with pytest.raises(ValueError, match="equal lengths"):
         stats.ratio_ci([1.0, 2.0], [1.0])
+
+
+def coverage(draw, mean: float, interval=stats.paired_ci, count: int = 3000) -> float:
+    inside = [estimate.low <= mean <= estimate.high
+              for estimate in (interval(draw()) for _ in range(count))]
+    return float(np.mean(inside))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10])
+def test_paired_intervals_cover_normal_differences(n: int) -> None:
+    rng = np.random.default_rng(n)
+    assert coverage(lambda: rng.normal(1, 1, n), 1) >= 0.935  # 0.95 less 3.8 standard errors
+
+
+@pytest.mark.parametrize("n, sigma, least", [(5, 0.5, 0.93), (5, 0.8, 0.905), (5, 1.0, 0.89),
+                                             (10, 1.0, 0.90)])
+def test_paired_intervals_cover_skewed_differences(n: int, sigma: float, least: float) -> None:
+    """Of 8,000 simulations with n = 5: 94.9, 92.2 and 90.7 %."""
+    rng = np.random.default_rng(n)
+    assert coverage(lambda: rng.lognormal(0, sigma, n), np.exp(sigma ** 2 / 2)) >= least
+
+
+def test_the_percentile_bootstrap_would_not_do() -> None:
+    """Why paired_ci is not the usual bootstrap: with five differences that one covers 84 %."""
+    def percentile(data: np.ndarray) -> stats.Estimate:
+        means = data[stats._resamples(5)].mean(axis=1)
+        return stats.Estimate(data.mean(), *np.quantile(means, [0.025, 0.975]), 5)
+
+    rng = np.random.default_rng(0)
+    assert coverage(lambda: rng.normal(1, 1, 5), 1, percentile) < 0.87
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_paired_ratios_cover(n: int) -> None:
+    """Seeds share their load, which varies by half, and techniques add noise of their own."""
+    rng = np.random.default_rng(n)
+
+    def draw() -> tuple[np.ndarray, np.ndarray]:
+        load = rng.lognormal(0, 0.5, n)
+        return 1.2 * load * rng.lognormal(0, 0.2, n), load * rng.lognormal(0, 0.2, n)
+
+    assert coverage(draw, 1.2, lambda pair: stats.paired_ratio_ci(*pair)[0]) >= 0.92
+
+
+def test_paired_p_values_are_those_of_the_t_test() -> None:
+    rng = np.random.default_rng(8)
+    p = [stats.t_p_value(stats.mean_ci(rng.normal(0, 1, 5))) for _ in range(4000)]
+    assert np.mean(np.array(p) <= 0.05) == pytest.approx(0.05, abs=0.013)
+    a = rng.normal(1, 1, 5)
+    assert stats.t_p_value(stats.mean_ci(a)) == pytest.approx(sps.ttest_1samp(a, 0).pvalue)
+    assert math.isnan(stats.t_p_value(stats.mean_ci([1.0])))
+    # Ratios near 1: the log of R has the error of the difference over the mean, to first order.
+    x, y = 1 + 0.001 * rng.normal(0, 1, 6), 1 + 0.001 * rng.normal(0, 1, 6)
+    assert stats.paired_ratio_ci(x, y)[1] == pytest.approx(sps.ttest_rel(x, y).pvalue, rel=0.02)
+
+
+def test_false_discoveries_are_adjusted() -> None:
+    assert stats.adjusted([]).size == 0
+    assert stats.adjusted([0.01, 0.02, 0.9]) == pytest.approx([0.03, 0.03, 0.9])
+
+
+def test_paired_intervals_of_hardly_any_data() -> None:
+    assert math.isnan(stats.paired_ci([]).value)
+    one = stats.paired_ci([3.0])
+    assert one.value == 3 and math.isnan(one.low)
+    same = stats.paired_ci([2.0, 2, 2])
+    assert (same.low, same.high) == (2, 2) and stats.t_p_value(same) == 0
+    assert stats.t_p_value(stats.paired_ci([0.0, 0, 0])) == 1
+    assert math.isnan(stats.paired_ratio_ci([1.0, 2], [0.0, 0])[1])
+    assert stats.paired_ci([1.0, 2, 4]) == stats.paired_ci([1.0, 2, 4])

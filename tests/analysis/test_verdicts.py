@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import math
 
 import numpy as np
@@ -172,6 +173,52 @@ def test_rate_factor_by_panel(results_root):
     assert all(one.estimate.value == pytest.approx(5, rel=0.1) for one in found)
 
 
+def test_rate_factor_over_several(results_root):
+    MAKERS["dlora/fig11a"](results_root)
+    params = {"kind": "rate-factor", "metric": cluster_results.MEAN, "of": "dlora",
+              "over": ["rr", "proactive"], "along": "rate", "limit": 0.5}
+    found = compute.found_values(Results.load("dlora/fig11a", results_root), params)
+    assert [one.at for one in found] == ["rr", "proactive"]
+    alone = compute.found_values(Results.load("dlora/fig11a", results_root),
+                                 params | {"over": "proactive"})
+    assert found[1].estimate == alone[0].estimate != found[0].estimate
+
+
+def test_increase_and_decrease_are_percentages(results_root):
+    results = results_of(results_root, spread=0.01)  # slow over fast: 2 and 2.67
+    sides = {"metric": "m", "where": {"x": 1}}
+    more = compute.found_values(results, sides | {"kind": "increase", "of": "slow", "over": "fast"})
+    assert more[0].estimate.value == pytest.approx(100, rel=0.05)
+    less = compute.found_values(results, sides | {"kind": "decrease", "of": "fast", "over": "slow"})
+    assert less[0].estimate.value == pytest.approx(50, rel=0.05)
+    for one in (more[0].estimate, less[0].estimate):
+        assert one.low < one.value < one.high and one.n == 5
+    worse = compute.found_values(results, sides | {"kind": "decrease", "of": "slow",
+                                                   "over": "fast"})
+    assert worse[0].estimate.value == pytest.approx(-100, rel=0.05)
+    opposite = claim(published=40, unit="%", compute=sides | {
+        "kind": "decrease", "of": "slow", "over": "fast"})
+    assert verdicts.judge(opposite, results).verdict == "not reproduced"
+
+
+def test_a_method_is_open_until_something_computes_it(results_root):
+    by_hand = claim(compute={}, method="the paper's table, counted")
+    found = verdicts.judge(by_hand, results_of(results_root))
+    assert (found.verdict, found.reason) == ("open", "not computed yet: the paper's table, counted")
+
+
+def test_a_figure_that_cannot_compute_its_value_is_open(results_root):
+    results = results_of(results_root, name="itl_p50_s")
+    foreign = claim(compute={"kind": "figure", "figure": "caraserve/fig04", "value": "bgmv"})
+    assert verdicts.judge(foreign, results).verdict == "unsupported"  # no such swept settings
+    spec = Spec(results_root, "p/g")
+    spec.add("bgmv", 0, {"workload.requests": 4, "workload.adapters.ranks": "[8,64]"},
+             {"itl_p50_s": 0.1})
+    spec.write()
+    found = verdicts.judge(foreign, Results.load("p/g", results_root))
+    assert found.verdict == "open" and "cannot compute bgmv from these results" in found.reason
+
+
 def test_rise_fall_and_across(results_root):
     MAKERS["dlora/fig12"](results_root)
     results = Results.load("dlora/fig12", results_root)
@@ -258,6 +305,12 @@ def test_absent_and_damaged_results_are_open(results_root, capsys):
     ({"compute": FACTOR | {"metrik": 1}}, "unknown key 'metrik'"),
     ({"compute": FACTOR | {"reduce": "all"}}, "'reduce' must be one of max, min, every"),
     ({"cause": "slow"}, "'cause' and 'experiment' go together"),
+    ({"method": "by hand"}, "'method' is in place of 'compute'"),
+    ({"compute": None, "method": "by hand", "unsupported": "no"}, "in place of 'unsupported'"),
+    ({"compute": {}}, "needs 'compute', 'method' with a sentence, or 'unsupported'"),
+    ({"claim": 3}, "'claim' must be a text"), ({"source": ["7.1"]}, "'source' must be a text"),
+    ({"compute": {"kind": "figure", "figure": "p/none", "value": "x"}},
+     "compute names the figure 'p/none', which has no module"),
 ])
 def test_mistakes_in_claims_are_one_line(results_root, capsys, entry, part):
     arguments = experiments(results_root, {"p/f-x": {**ENTRY, **entry}}, [])
@@ -289,10 +342,28 @@ def test_specs_and_claims_of_this_tree_know_each_other():
             assert set(compute.labels_of(entry.compute)) <= labels, name
 
 
-def test_every_dlora_figure_of_the_list_has_claims():
-    figures = {entry.figure for entry in load_claims().values()}
-    assert {f"dlora/fig{number}" for number in ("02b", "05", "06", "07", "09", "10", "11a", "11b",
-                                                "12", "13", "14", "15")} <= figures
+FIGURES = {
+    "dlora": "fig02b fig05 fig06 fig07 fig09 fig10 fig11a fig11b fig12 fig13 fig14 fig15",
+    "caraserve": "fig03 fig04 fig05 fig09 fig10 fig11 fig12 fig13 fig14 fig15 fig16 fig17 fig18 "
+                 "fig19 fig20 tab01",
+    "placement": "fig01 fig04 fig05 fig06 fig07 fig08 fig09 fig10 fig11 fig12 figA13 figC14 tab01 "
+                 "tab02 tab03 tab04 tab05",
+    "muxserve": "fig01 fig02 fig03 fig05 fig06 fig07 fig08 fig09 fig10 fig11 fig12",
+    "infinilora": "fig01a fig01b fig05 fig06 fig11 fig12 fig13 fig14 tab01 iar kernels"}
+
+
+def test_every_figure_with_data_in_the_papers_has_claims():
+    listed = {f"{paper}/{name}" for paper, names in FIGURES.items() for name in names.split()}
+    assert {entry.figure for entry in load_claims().values()} == listed
+
+
+def test_every_claim_says_where_it_stands_and_figures_can_compute_theirs():
+    for name, entry in load_claims().items():
+        assert entry.source, name
+        if entry.compute.get("kind") == "figure":
+            path = compute.figure_path(entry.compute["figure"])
+            module = importlib.import_module(f"analysis.figures.{path.stem}")
+            assert callable(module.claim_value), name
 
 
 def test_make_figures_ends_with_the_verdicts():

@@ -7,155 +7,61 @@
 #include "engine/backend/cpu/thread_team.h"
 #include "engine/core/check.h"
 #include "engine/core/registry.h"
-#include "engine/run/generate.h"
-#include "tests/support/test_cluster.h"
+#include "tests/support/real_runs.h"
 
 namespace servelab {
 namespace {
 
-constexpr std::uint64_t kPromptSeed = 11;
+using test::RealRun;
+using test::replay;
 
-ModelConfig tiny_model() {
-  ModelConfig model;
-  model.name = "tiny";
-  model.layers = 2;
-  model.hidden = 32;
-  model.heads = 2;
-  model.kv_heads = 1;
-  model.head_dim = 16;
-  model.ffn = 48;
-  model.vocab = 64;
-  model.max_context_tokens = 1024;
-  model.source = "test";
-  return model;
-}
-
-class RandomAdapters final : public AdapterSource {
+class CpuEngine final : public test::TestedEngine {
  public:
-  RandomAdapters(const ModelConfig& model, const Workload& workload, int bad = -1) : bad_(bad) {
-    for (std::size_t i = 0; i < workload.adapters.size(); ++i) {
-      adapters_.push_back(random_adapter(model, "a" + std::to_string(i), workload.adapters[i].rank,
-                                         {"q", "k", "v", "o"}, i));
-    }
+  CpuEngine() {
+    model_.name = "tiny";
+    model_.layers = 2;
+    model_.hidden = 32;
+    model_.heads = 2;
+    model_.kv_heads = 1;
+    model_.head_dim = 16;
+    model_.ffn = 48;
+    model_.vocab = 64;
+    model_.max_context_tokens = 1024;
+    model_.source = "test";
   }
-  std::shared_ptr<const LoraWeights> load(AdapterId id) override {
-    if (static_cast<int>(index(id)) == bad_) throw SpecError("adapter a0 was deleted");
-    return adapters_[index(id)];
+  const ModelConfig& model() const override { return model_; }
+  std::unique_ptr<RealBackend> backend(RealTimeline* timeline, const CostModel* cost,
+                                       const ModelWeights& weights, const Workload& workload,
+                                       AdapterSource* adapters,
+                                       PromptSource prompts) const override {
+    CpuBackendOptions options;
+    options.threads = 2;
+    options.isa = kernels::best_isa();
+    options.type = kernels::DType::kF32;
+    options.widest_rank = 16;
+    return make_cpu_backend(timeline, cost, model_, weights, workload, adapters, std::move(prompts),
+                            options);
+  }
+  std::unique_ptr<Executor> executor(const ModelWeights& weights) const override {
+    CpuExecutorOptions options;
+    options.isa = kernels::best_isa();
+    options.type = kernels::DType::kF32;
+    options.kv_blocks = 64;
+    return std::make_unique<CpuExecutor>(model_, weights, options);
   }
 
  private:
-  int bad_;
-  std::vector<std::shared_ptr<const LoraWeights>> adapters_;
+  ModelConfig model_;
 };
 
-struct RealRun {
-  RunRecord record;
-  std::vector<std::vector<std::int32_t>> outputs;
-};
-
-CpuBackendOptions backend_options() {
-  CpuBackendOptions options;
-  options.threads = 2;
-  options.isa = kernels::best_isa();
-  options.type = kernels::DType::kF32;
-  options.widest_rank = 16;
-  return options;
-}
-
-RealRun run_real(const Workload& workload, test::RunOptions options, int bad_adapter = -1) {
-  options.record.keep_delivered = options.record.measure_scheduling = true;
-  const ModelConfig model = tiny_model();
-  const auto weights = random_weights(model, 5);
-  RandomAdapters adapters(model, workload, bad_adapter);
-  RealTimeline timeline;
-  const test::LinearCost cost;
-  const auto backend =
-      make_cpu_backend(&timeline, &cost, model, *weights, workload, &adapters,
-                       random_prompts(kPromptSeed, model.vocab), backend_options());
-  backend->keep_outputs();
-  RealRun run;
-  run.record = test::run_on(workload, options, &timeline, backend.get());
-  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
-    run.outputs.push_back(backend->output(static_cast<RequestId>(i)));
-  }
-  return run;
-}
-
-RunRecord replay(const Workload& workload, test::RunOptions options, const RunRecord& original) {
-  ReplayTimeline timeline(original.delivered);
-  const test::LinearCost cost;
-  const auto backend = make_replay_backend(&timeline, &cost, original.step_timings);
-  return test::run_on(workload, options, &timeline, backend.get());
-}
-
-// What each request generates when it is alone on the machine.
-std::vector<std::vector<std::int32_t>> alone(const Workload& workload, bool merged) {
-  const ModelConfig model = tiny_model();
-  const auto weights = random_weights(model, 5);
-  RandomAdapters adapters(model, workload);
-  CpuExecutorOptions options;
-  options.isa = kernels::best_isa();
-  options.type = kernels::DType::kF32;
-  options.kv_blocks = 64;
-  CpuExecutor executor(model, *weights, options);
-  const PromptSource prompts = random_prompts(kPromptSeed, model.vocab);
-  std::vector<std::vector<std::int32_t>> outputs;
-  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
-    const Request& request = workload.requests[i];
-    std::unique_ptr<DeviceAdapter> adapter;
-    if (request.adapter != kBaseModel) {
-      adapter = executor.pack_adapter(*adapters.load(request.adapter), 0);
-      if (merged) executor.merge(*adapter);
-    }
-    outputs.push_back(generate(&executor, prompts(static_cast<RequestId>(i), request.prompt_tokens),
-                               merged ? nullptr : adapter.get(),
-                               merged ? Exec::kMerged : Exec::kUnmerged, request.output_tokens,
-                               {}));
-    executor.unmerge();
-  }
-  return outputs;
-}
-
-test::WorkloadShape shape() {
-  test::WorkloadShape shape;
-  shape.requests = 60;
-  shape.adapters = 6;
-  shape.rate_per_s = 1500;
-  shape.max_prompt = 60;
-  shape.max_output = 20;
-  return shape;
+RealRun run_real(const Workload& workload, const test::RunOptions& options, int bad_adapter = -1) {
+  return test::run_real(CpuEngine(), workload, options, {.bad_adapter = bad_adapter});
 }
 
 class CpuBackendRun : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(CpuBackendRun, ServesEveryRequestAndReplaysIdentically) {
-  const auto technique = Registry<Technique>::instance().make(GetParam());
-  test::RunOptions options;
-  options.technique = GetParam();
-  options.engine = test::small_engine();
-  options.engine.adapter_slots = 3;
-  options.kv_blocks = 24;  // four or five requests: preemptions
-  options.record.decision_text = true;
-  const Workload workload = test::make_workload(shape(), 1);
-  const RealRun run = run_real(workload, options);
-  EXPECT_EQ(test::violation(workload, run.record), "");
-  EXPECT_GT(run.record.replicas.front().scheduling, 0);
-  EngineSettings engine;
-  technique->configure(&engine);
-  const bool whole = engine.adapter_form == AdapterForm::kWholeModel;
-  if (whole || !technique->capabilities().merges) {
-    const auto expected = alone(workload, whole);
-    for (std::size_t i = 0; i < workload.requests.size(); ++i) {
-      if (run.record.requests[i].status != RequestStatus::kFinished) continue;
-      EXPECT_EQ(run.outputs[i], expected[i]) << "request " << i;
-    }
-  }
-  const RunRecord again = replay(workload, options, run.record);
-  EXPECT_EQ(again.decisions, run.record.decisions);
-  EXPECT_EQ(again.decision_hash.value(), run.record.decision_hash.value());
-  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
-    EXPECT_EQ(again.requests[i].last_token, run.record.requests[i].last_token);
-  }
+  test::expect_serves_and_replays(CpuEngine(), GetParam(), {});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuBackendRun,
@@ -166,44 +72,17 @@ INSTANTIATE_TEST_SUITE_P(All, CpuBackendRun,
                            return text;
                          });
 
-TEST(CpuBackend, PreemptionLosesNoToken) {
-  test::WorkloadShape burst = shape();
-  burst.burst = true;
-  burst.base_share = 0;
-  for (const char* technique : {"unmerged-only", "slora", "punica"}) {  // swap, recompute
-    test::RunOptions options;
-    options.technique = technique;
-    options.engine = test::small_engine();
-    options.kv_blocks = 12;
-    const Workload workload = test::make_workload(burst, 2);
-    const RealRun run = run_real(workload, options);
-    int preemptions = 0;
-    for (const RequestRecord& r : run.record.requests) preemptions += r.preemptions;
-    const auto expected = alone(workload, false);
-    for (std::size_t i = 0; i < workload.requests.size(); ++i) {
-      if (run.record.requests[i].status != RequestStatus::kFinished) continue;
-      EXPECT_EQ(run.outputs[i], expected[i]) << technique << " request " << i;
-    }
-    if (std::string(technique) == "unmerged-only") {
-      EXPECT_GT(preemptions, 0);
-    }
-  }
-}
+TEST(CpuBackend, PreemptionLosesNoToken) { test::expect_preemption_loses_no_token(CpuEngine()); }
 
 TEST(CpuBackend, MergedOnlyGivesTheMergedModelsTokens) {
-  test::RunOptions options;
-  options.technique = "merged-only";
-  options.engine = test::small_engine();
-  const Workload workload = test::make_workload(shape(), 3);
-  const RealRun run = run_real(workload, options);
-  EXPECT_EQ(run.outputs, alone(workload, true));
+  test::expect_merged_tokens(CpuEngine(), {});
 }
 
 TEST(CpuBackend, AnAdapterThatCannotBeLoadedEndsTheRunWithItsReason) {
   test::RunOptions options;
   options.engine = test::small_engine();
   options.engine.adapter_slots = 2;
-  const Workload workload = test::make_workload(shape(), 4);
+  const Workload workload = test::make_workload(test::short_requests(), 4);
   try {
     run_real(workload, options, 0);
     FAIL() << "the run went on without its adapter";
@@ -216,7 +95,7 @@ TEST(CpuBackend, TwoReplicasServeOneWorkload) {
   test::RunOptions options;
   options.engine = test::small_engine();
   options.replicas = 2;
-  const Workload workload = test::make_workload(shape(), 5);
+  const Workload workload = test::make_workload(test::short_requests(), 5);
   const RealRun run = run_real(workload, options);
   EXPECT_EQ(test::violation(workload, run.record), "");
   EXPECT_EQ(replay(workload, options, run.record).decision_hash.value(),
@@ -269,7 +148,7 @@ class Shuttle final : public ClusterPolicy {
 // Migrated between two replicas, also with their KV in host memory and in the middle of steps,
 // requests get the tokens that they get where they stay.
 TEST(CpuBackend, MigrationChangesNoToken) {
-  test::WorkloadShape burst = shape();
+  test::WorkloadShape burst = test::short_requests();
   burst.burst = true;
   burst.max_output = 30;
   const Workload workload = test::make_workload(burst, 7);
@@ -285,7 +164,7 @@ TEST(CpuBackend, MigrationChangesNoToken) {
     const RealRun still = run_real(workload, options);
     EXPECT_EQ(test::violation(workload, still.record), "");
     EXPECT_EQ(still.record.cluster.migrations, 0);
-    EXPECT_EQ(still.outputs, alone(workload, merged)) << technique;
+    EXPECT_EQ(still.outputs, test::alone(CpuEngine(), workload, merged)) << technique;
     const bool swaps = std::string(technique) == "unmerged-only";
     Shuttled shuttled;
     options.cluster_policy = [&] {
@@ -310,7 +189,7 @@ TEST(CpuBackend, MigrationChangesNoToken) {
 
 TEST(CpuBackend, ALaggingLoadGeneratorMakesARunInvalid) {
   // Arrivals long before the run begins are as late as those that a slow generator handed in.
-  Workload workload = test::make_workload(shape(), 6);
+  Workload workload = test::make_workload(test::short_requests(), 6);
   for (Request& request : workload.requests) request.arrival = 0;
   test::RunOptions options;
   options.engine = test::small_engine();

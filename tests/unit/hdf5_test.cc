@@ -174,6 +174,8 @@ TEST(PointFile, HasTheLayoutOfTheReadme) {
                            "/requests/last_token",
                            "/requests/prompt_tokens",
                            "/requests/output_tokens",
+                           "/requests/output_tokens_limit",
+                           "/requests/output_tokens_true",
                            "/requests/replica",
                            "/requests/status",
                            "/requests/reject_reason",
@@ -186,10 +188,11 @@ TEST(PointFile, HasTheLayoutOfTheReadme) {
                            "/series/merged_steps",
                            "/series/batch_requests",
                            "/series/prompt_tokens",
-                           "/series/output_tokens",
-                           "/series/running",
-                           "/series/waiting",
+                           "/series/generation_tokens",
+                           "/series/num_requests_running",
+                           "/series/num_requests_waiting",
                            "/series/kv_blocks_used",
+                           "/series/kv_cache_usage_perc",
                            "/series/adapters_resident",
                            "/gauges/alpha_switch/time",
                            "/gauges/alpha_switch/value",
@@ -208,6 +211,15 @@ TEST(PointFile, HasTheLayoutOfTheReadme) {
     EXPECT_NE(file.text_attribute(name, "units"), "") << name;
     EXPECT_NE(file.text_attribute(name, "description"), "") << name;
   }
+  EXPECT_EQ(file.text_attribute("/series/num_requests_running", "prometheus"),
+            "vllm:num_requests_running");
+  EXPECT_EQ(file.text_attribute("/series/generation_tokens", "prometheus"),
+            "vllm:generation_tokens_total");
+  const std::vector<double> used = file.numbers("/series/kv_cache_usage_perc");
+  const std::vector<std::int64_t> blocks = file.integers("/series/kv_blocks_used");
+  ASSERT_FALSE(used.empty());
+  EXPECT_DOUBLE_EQ(used[0], static_cast<double>(blocks[0]) /
+                                static_cast<double>(record.replicas[0].kv_blocks_total));
   EXPECT_EQ(file.integers("/requests/scheduled").size(), workload.requests.size());
   EXPECT_EQ(file.integers("/requests/last_token")[3], record.requests[3].last_token);
   EXPECT_EQ(file.integers("/tokens/times").size(), record.token_times.size());

@@ -32,6 +32,7 @@ BuiltWorkload build(const std::string& yaml, const std::string& data_dir) {
   context.seed = 1;
   context.data_dir = data_dir;
   context.max_context_tokens = 200000;
+  context.adapter_bytes = [](int rank) { return Bytes{rank} * 1000; };
   return build_workload(parse_yaml(yaml, "spec.yaml"), context);
 }
 
@@ -119,6 +120,87 @@ TEST_F(TraceFileTest, RequestTables) {
               HasSubstr("not negative"));
   EXPECT_THAT(broken("d.jsonl", "{\"input_length\": 1}\n"), HasSubstr("'timestamp'"));
   EXPECT_THAT(broken("d.jsonl", "{oops\n"), HasSubstr("d.jsonl:1: not a JSON object; fetch it"));
+}
+
+TEST_F(TraceFileTest, MooncakeSupersetKeys) {
+  const RequestTrace trace = read_request_trace(
+      write(
+          "s.jsonl",
+          "{\"timestamp\": 1500.000001, \"input_length\": 7, \"output_length\": 5, \"adapter\": "
+          "\"sql\", \"rank\": 16, \"base_model\": \"llama\", \"session\": \"a\", \"max_tokens\": "
+          "9, "
+          "\"slo\": {\"ttft_ms\": 250, \"tpot_ms\": 0.5}, \"text\": \"x\", \"hash_ids\": []}\n"
+          "{\"timestamp\": 1500.000002, \"input_length\": 8, \"output_length\": 1, \"adapter\": "
+          "null, \"rank\": 0, \"session\": 4}\n"
+          "{\"timestamp\": 1600, \"input_length\": 8, \"output_length\": 1, \"adapter\": \"chat\", "
+          "\"session\": \"a\"}\n"),
+      "", RowsFor::kReplay);
+  ASSERT_EQ(trace.rows.size(), 3u);
+  EXPECT_EQ(from_seconds(trace.rows[0].at_s + trace.first_s), 1'500'000'001);
+  EXPECT_EQ(from_seconds(trace.rows[1].at_s), 1);
+  EXPECT_EQ(trace.rows[0].adapter, 0);
+  EXPECT_EQ(trace.rows[1].adapter, kRowOfBaseModel);
+  EXPECT_EQ(trace.rows[2].adapter, 1);
+  EXPECT_EQ(trace.adapter_ranks, std::vector<std::int32_t>{16});
+  EXPECT_EQ(trace.base_models, 1);
+  EXPECT_EQ(trace.rows[0].output_limit, 9);
+  EXPECT_EQ(trace.rows[0].objective.ttft, 250'000'000);
+  EXPECT_EQ(trace.rows[0].objective.tpot, 500'000);
+  EXPECT_EQ(trace.rows[0].objective.latency, kUnset);
+  EXPECT_TRUE(trace.has_objectives);
+  EXPECT_EQ(trace.rows[0].session, 0);
+  EXPECT_EQ(trace.rows[1].session, 1);
+  EXPECT_EQ(trace.rows[2].session, 0);
+  EXPECT_EQ(trace.unused_keys, (std::vector<std::string>{"hash_ids", "text"}));
+}
+
+TEST_F(TraceFileTest, BadMooncakeLinesAreToldWithTheirPlace) {
+  const auto broken = [&](const std::string& first, const std::string& second) {
+    const std::string head = "{\"timestamp\": 1, \"input_length\": 2, \"output_length\": 3, ";
+    const std::string at = write("b.jsonl", head + first + "}\n" + head + second + "}\n");
+    return error_of([&] { read_request_trace(at, "", RowsFor::kReplay); });
+  };
+  EXPECT_THAT(broken("\"adapter\": 1, \"rank\": 8", "\"adapter\": 1, \"rank\": 16"),
+              HasSubstr("b.jsonl:2: adapter 1 has rank 16 here and 8 above"));
+  EXPECT_THAT(broken("\"adapter\": 1", "\"adapter\": \"sql\""),
+              HasSubstr("b.jsonl:2: 'adapter' is a name in some lines and an index in others"));
+  EXPECT_THAT(broken("\"adapter\": -1", "\"a\": 1"), HasSubstr("b.jsonl:1: 'adapter' must be"));
+  EXPECT_THAT(broken("\"adapter\": 10000000", "\"a\": 1"), HasSubstr("'adapter' must be"));
+  EXPECT_THAT(broken("\"a\": 1", "\"rank\": 8"), HasSubstr("b.jsonl:2: 'rank' needs 'adapter'"));
+  EXPECT_THAT(broken("\"adapter\": 1, \"rank\": 0", "\"a\": 1"), HasSubstr("'rank' must be 1"));
+  EXPECT_THAT(broken("\"slo\": 5", "\"a\": 1"), HasSubstr("'slo' must be an object"));
+  EXPECT_THAT(broken("\"slo\": {\"ttft\": 5}", "\"a\": 1"),
+              HasSubstr("unknown key 'ttft' in 'slo'; known: ttft_ms"));
+  EXPECT_THAT(broken("\"slo\": {\"ttft_ms\": 0}", "\"a\": 1"), HasSubstr("positive"));
+  EXPECT_THAT(broken("\"session\": [1]", "\"a\": 1"), HasSubstr("b.jsonl:1: 'session' must be"));
+  EXPECT_THAT(broken("\"max_tokens\": 2", "\"a\": 1"), HasSubstr("less than 'output_length'"));
+}
+
+TEST_F(TraceFileTest, ReplayTakesWhatTheTraceNames) {
+  write("t.jsonl",
+        "{\"timestamp\": 500, \"input_length\": 7, \"output_length\": 5, \"adapter\": 2, \"rank\": "
+        "64, \"max_tokens\": 6, \"session\": 1, \"hash_ids\": [3]}\n"
+        "{\"timestamp\": 750, \"input_length\": 7, \"output_length\": 5, \"adapter\": null}\n");
+  const std::string rest = "lengths: {source: trace}, arrivals: {process: replay, trace: t.jsonl";
+  const BuiltWorkload zero = build("{adapters: {count: 4}, " + rest + ", origin: zero}}", folder_);
+  ASSERT_EQ(zero.workload.requests.size(), 2u);
+  EXPECT_EQ(zero.workload.requests[0].arrival, 500'000'000);
+  EXPECT_EQ(zero.workload.requests[0].adapter, AdapterId{2});
+  EXPECT_EQ(zero.workload.requests[0].output_limit_tokens, 6);
+  EXPECT_EQ(zero.workload.requests[1].adapter, kBaseModel);
+  EXPECT_EQ(zero.workload.adapters[2].rank, 64);
+  EXPECT_EQ(zero.workload.adapters[2].bytes, zero.workload.adapters[3].bytes * 8);
+  EXPECT_EQ(zero.workload.sessions, (std::vector<std::int32_t>{0, -1}));
+  ASSERT_EQ(zero.notes.size(), 2u);
+  EXPECT_THAT(zero.notes[0], HasSubstr("not used: hash_ids"));
+  const BuiltWorkload first = build("{adapters: {count: 4}, " + rest + "}}", folder_);
+  EXPECT_EQ(first.workload.requests[1].arrival, 250'000'000);
+  const auto refused = [&](const std::string& adapters) {
+    return error_of([&] { build("{adapters: {" + adapters + "}, " + rest + "}}", folder_); });
+  };
+  EXPECT_THAT(refused("count: 4, ranks: [16]"),
+              HasSubstr("adapter 2 has rank 16 by 'ranks' and 64 in the trace; remove 'ranks'"));
+  EXPECT_THAT(refused("count: 2"), HasSubstr("adapters.count gives only 2"));
 }
 
 TEST_F(TraceFileTest, RealFileIsPreferredAndAbsentOneFallsBack) {

@@ -1,0 +1,1 @@
+"""servelab export: a run in the formats of other tools."""

@@ -1,0 +1,5 @@
+import sys
+
+from analysis.export.cli import main
+
+sys.exit(main())

@@ -1,0 +1,5 @@
+import sys
+
+from analysis.report.cli import main
+
+sys.exit(main())

@@ -1,0 +1,5 @@
+import sys
+
+from analysis.summary.cli import main
+
+sys.exit(main())

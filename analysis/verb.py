@@ -1,0 +1,100 @@
+"""What the verbs of servelab that are written in Python share: a parser whose errors are one line,
+exit codes, and what a signal, a missing module or a full disk come to.
+
+    def main(arguments: list[str] | None = None) -> int:
+        return verb.run(arguments, parse, command)
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import Any, Callable, NoReturn
+
+from analysis.errors import ResultsError
+
+OK, FAILED, BAD_INPUT = 0, 1, 2  # exit codes: done; a check or a disk failed; bad input
+
+
+class VerbError(Exception):
+    """A request that is refused. Each of `lines` names a place and a reason."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = [" ".join(line.split()) for line in lines]
+        super().__init__("; ".join(self.lines))
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises VerbError where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        verb = " ".join(self.prog.split()[:2])
+        raise VerbError(f"{self.prog}: {message} ({verb} --help)")
+
+
+def tell(error: Exception, code: int = BAD_INPUT) -> int:
+    """Prints the error's lines, at most ten, and returns the code."""
+    lines = error.lines if isinstance(error, VerbError) else [str(error)]
+    sys.stdout.flush()
+    for line in lines[:10]:
+        print(f"servelab: error: {line}", file=sys.stderr)
+    if len(lines) > 10:
+        print(f"servelab: error: and {len(lines) - 10} more", file=sys.stderr)
+    return code
+
+
+class _Stopped(BaseException):
+    """A signal: folders in the making are removed on the way out."""
+
+
+def run(arguments: list[str] | None, parse: Callable[[list[str]], argparse.Namespace],
+        command: Callable[[argparse.Namespace], int]) -> int:
+    """Runs a verb on the program's arguments, or on those given; returns its exit code."""
+    caught: list[int] = []
+
+    def stop(number: int, _: object) -> NoReturn:
+        caught.append(number)
+        raise _Stopped
+
+    before = {number: signal.signal(number, stop)
+              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments, parse, command)
+    except BaseException:  # a library may turn _Stopped into another exception
+        if not caught:
+            raise
+        return 128 + caught[0]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(arguments: list[str], parse: Callable[[list[str]], argparse.Namespace],
+         command: Callable[[Any], int]) -> int:
+    options = argparse.Namespace()
+    try:
+        options = parse(arguments)
+        code = command(options)
+        sys.stdout.flush()
+        return code
+    except (VerbError, ResultsError) as error:
+        return tell(error)
+    except ModuleNotFoundError as error:
+        return tell(VerbError(f"the Python module {error.name} is missing: run .ci/setup "
+                              "--only-python"))
+    except OSError as error:
+        if not _stdout_takes_what_it_has():
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # not tried again at exit
+            return tell(VerbError(f"stdout cannot be written: {error.strerror}"), FAILED)
+        where = error.filename or getattr(options, "out", None) or "a temporary folder"
+        return tell(VerbError(f"{where}: cannot be read or written: "
+                              f"{error.strerror or error}"), FAILED)
+
+
+def _stdout_takes_what_it_has() -> bool:
+    try:
+        sys.stdout.flush()
+        return True
+    except OSError:
+        return False
