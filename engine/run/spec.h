@@ -49,7 +49,8 @@ struct RecordSection {
   void fields(ParamFields& f);
 };
 
-// How a backend that really computes does it; the twin takes its model's element type from here.
+// How a backend that really computes does it; the twin takes its model's element type from here,
+// the null backend its time.
 struct RuntimeSection {
   int threads = 0;
   bool pin = true;
