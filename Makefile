@@ -77,7 +77,8 @@ build: tools  ## configure once and build into $(BUILD)
 
 test: build setup  ## build, then every C++ and Python test
 	ctest --test-dir '$(BUILD)' -j $(JOBS) --output-on-failure --no-tests=error
-	SERVELAB='$(SERVELAB)' $(PYTHON) -m pytest -q -rs tests/analysis tests/executors
+	SERVELAB='$(SERVELAB)' $(PYTHON) -m pytest -q -rs -n $(JOBS) --dist loadgroup \
+	  tests/analysis tests/executors
 
 # FROM=archive: its figures, checked and drawn in OUT; nothing is built or run.
 FROM_OUT = $(or $(OUT),results/from/$(notdir $(patsubst %/,%,$(FROM:.tar.zst=))))
@@ -155,9 +156,9 @@ sanitize: tools  ## unit and technique tests under ASan and UBSan, in build-sani
 	  -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1")
 	@cmake --build build-sanitize -j $(JOBS) --target servelab_sanitized_tests
 	@slow=$$({ cat tests/specs/*_test.cc 2>/dev/null || true; } | \
-	  sed -nE 's/^TEST(_F|_P)?\(([A-Za-z0-9_]+),.*/\2/p' | sort -u | paste -sd '|' -); \
-	set -x; ctest --test-dir build-sanitize -j $(JOBS) --output-on-failure --no-tests=error \
-	  $${slow:+-E "^(.*/)?($$slow)[./]"}
+	  sed -nE 's/^TEST(_F|_P)?\(([A-Za-z0-9_]+),.*/\2.*:*\/\2.*/p' | sort -u | paste -sd ':' -); \
+	tests/run_shards.sh $(JOBS) "-$$slow" $$(ls build-sanitize/tests/servelab_tests \
+	  build-sanitize/tests/*/servelab_{kernel,cuda_host,cuda_engine}_tests 2>/dev/null)
 
 FORMATTED = find engine kernels baselines tests -name '*.h' -o -name '*.cc' -o -name '*.cu' \
               -o -name '*.cuh'

@@ -22,7 +22,7 @@ def test_help_is_the_default_and_lists_every_verb():
     assert listed == {"help", "setup", "build", "test", "figures", "figures/<paper>/<fig>",
                       "report",
                       "cpu-figures", "gpu-bundle", "gpu-check", "gpu-figures", "fuzz", "smoke",
-                      "bench", "sanitize", "check-format", "clean"}
+                      "bench", "sanitize", "check-format", "doctor", "clean"}
 
 
 def test_figures_from_an_archive_need_neither_build_nor_run():

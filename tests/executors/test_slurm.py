@@ -24,7 +24,8 @@ from slurm_cluster import Cluster, wait_until  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 SERVELAB = Path(os.environ.get("SERVELAB", ROOT / "build/servelab")).resolve()
 REASON = slurm_cluster.why_not() or ("" if SERVELAB.exists() else f"{SERVELAB} is not built")
-pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+# One cluster for all: with pytest-xdist they go to one worker.
+pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON), pytest.mark.xdist_group("slurm")]
 
 SPEC = """
 title: a sweep for tests

@@ -21,11 +21,27 @@ cmake --build "$build" -j "${JOBS:-2}"
 
 mkdir -p "$build/findings"
 python3 "$here/make_corpus.py" "$build/seeds"
-for fuzzer in safetensors_fuzz adapter_config_fuzz; do
-  mkdir -p "$build/corpus/$fuzzer"
-  echo "fuzz: $fuzzer, $seconds s"
-  "$build/$fuzzer" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=2048 -max_len=4096 \
-    -dict="$here/json.dict" -artifact_prefix="$build/findings/$fuzzer-" -print_final_stats=1 \
-    -verbosity=0 "$build/corpus/$fuzzer" "$build/seeds/$fuzzer" 2>&1 |
-    sed '/^###### Recommended/,/^###### End/d'
+run_fuzzer() {
+  mkdir -p "$build/corpus/$1"
+  "$build/$1" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=2048 -max_len=4096 \
+    -dict="$here/json.dict" -artifact_prefix="$build/findings/$1-" -print_final_stats=1 \
+    -verbosity=0 "$build/corpus/$1" "$build/seeds/$1" >"$build/$1.log" 2>&1
+}
+
+# Each fuzzer is one thread: all at once, and what they say one after the other.
+fuzzers=(safetensors_fuzz adapter_config_fuzz)
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
+for fuzzer in "${fuzzers[@]}"; do
+  run_fuzzer "$fuzzer" &
+  pids+=($!)
 done
+failed=0
+for i in "${!fuzzers[@]}"; do
+  code=0
+  wait "${pids[i]}" || code=$?
+  echo "fuzz: ${fuzzers[i]}, $seconds s: exit $code"
+  sed '/^###### Recommended/,/^###### End/d' "$build/${fuzzers[i]}.log"
+  if ((code)); then failed=$code; fi
+done
+exit "$failed"
