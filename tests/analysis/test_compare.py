@@ -89,7 +89,8 @@ def test_a_planted_difference_is_found_quantified_and_said(tmp_path: Path) -> No
     assert {r.verdict for r in comparison.select(technique="slora")} <= {UNCLEAR, EQUAL}
     said = " ".join(comparison.says)
     assert re.search(r"Over 5 seeds, mine is better than dlora with 1[0-4]\.?\d? % "
-                     r"\[[\d.]+, [\d.]+\] lower TTFT P99, and worse with [\d.]+ % \[.*?\] lower output tokens/s\.",
+                     r"\[[\d.]+, [\d.]+\] lower TTFT P99, and worse with [\d.]+ % \[.*?\] lower "
+                     r"output tokens/s\.",
                      said)
     assert "slora is not distinguishable from dlora in any of these metrics" in said
     assert "TPOT P99" in said.split("cannot be told apart")[0].split("tokens/s.")[1]
