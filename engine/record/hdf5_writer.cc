@@ -7,7 +7,6 @@
 #include "engine/core/check.h"
 #include "engine/core/digest.h"
 #include "engine/record/atomic_file.h"
-#include "engine/record/chunk_compressor.h"
 #include "engine/record/hdf5_handle.h"
 
 namespace servelab {
@@ -17,6 +16,7 @@ static_assert(std::endian::native == std::endian::little, "digests are over litt
 
 constexpr std::size_t kCompressFrom = 4096;  // entries
 constexpr std::size_t kChunkEntries = 65536;
+constexpr unsigned kDeflateLevel = 1;
 constexpr const char* kContext = "/context";  // the one dataset outside the digest
 constexpr std::size_t kGrowBytes = std::size_t{4} << 20;
 
@@ -78,7 +78,6 @@ struct Hdf5Writer::State {
   std::string name;
   Hdf5Handle file;
   std::map<std::string, bool> groups;
-  ChunkCompressor compressor;
   Sha256 sha;
   std::string last_path;
   bool digest_taken = false;
@@ -115,38 +114,22 @@ struct Hdf5Writer::State {
     put_attribute(object, attribute, utf8_type().get(), scalar_space().get(), &data);
   }
 
-  // The chunks as the dataset's filters would make them.
-  void write_chunks(hid_t set, const std::string& path, const std::byte* data, std::size_t count,
-                    std::size_t chunk, std::size_t width) {
-    for (std::size_t first = 0; first < count; first += chunk) {
-      const std::span<const std::byte> bytes =
-          compressor.compress(data + first * width, std::min(chunk, count - first), chunk, width);
-      const hsize_t at = first;
-      require(H5Dwrite_chunk(set, H5P_DEFAULT, 0, &at, bytes.size(), bytes.data()) >= 0, path);
-    }
-  }
-
-  // `width`: bytes of a number; 0 for texts.
-  void create(const std::string& path, hid_t type, hid_t space, std::size_t count,
-              std::size_t width, const void* data, const DatasetText& text) {
+  void create(const std::string& path, hid_t type, hid_t space, std::size_t count, bool compress,
+              const void* data, const DatasetText& text) {
     make_groups(path);
-    const bool compress = width > 0 && count >= kCompressFrom;
     const Hdf5Handle plist(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     H5Pset_obj_track_times(plist.get(), false);
-    const std::size_t chunk = std::min(count, kChunkEntries);
-    if (compress) {
-      const hsize_t size = chunk;
-      H5Pset_chunk(plist.get(), 1, &size);
+    if (compress && count >= kCompressFrom) {
+      const hsize_t chunk = std::min(count, kChunkEntries);
+      H5Pset_chunk(plist.get(), 1, &chunk);
       H5Pset_shuffle(plist.get());
-      H5Pset_deflate(plist.get(), ChunkCompressor::kLevel);
+      H5Pset_deflate(plist.get(), kDeflateLevel);
     }
     const Hdf5Handle set(
         H5Dcreate2(file.get(), path.c_str(), type, space, H5P_DEFAULT, plist.get(), H5P_DEFAULT),
         H5Dclose);
     require(set.valid(), path);
-    if (compress) {
-      write_chunks(set.get(), path, static_cast<const std::byte*>(data), count, chunk, width);
-    } else if (count > 0) {
+    if (count > 0) {
       require(H5Dwrite(set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, path);
     }
     put_text(set.get(), "units", text.units);
@@ -187,8 +170,7 @@ void Hdf5Writer::numbers(const std::string& path, const void* data, std::size_t 
                          ElementType type, const DatasetText& text) {
   digest(path, type_text(type), std::to_string(count));
   if (count > 0) state_->sha.update(data, count * static_cast<std::size_t>(type.bytes));
-  state_->create(path, file_type(type), list_space(count).get(), count,
-                 static_cast<std::size_t>(type.bytes), data, text);
+  state_->create(path, file_type(type), list_space(count).get(), count, true, data, text);
 }
 
 void Hdf5Writer::texts(const std::string& path, const std::vector<std::string>& values,
@@ -199,7 +181,7 @@ void Hdf5Writer::texts(const std::string& path, const std::vector<std::string>& 
     state_->sha.update(value + '\0');
     data.push_back(value.c_str());
   }
-  state_->create(path, utf8_type().get(), list_space(values.size()).get(), values.size(), 0,
+  state_->create(path, utf8_type().get(), list_space(values.size()).get(), values.size(), false,
                  data.data(), text);
 }
 
@@ -209,7 +191,7 @@ void Hdf5Writer::text(const std::string& path, const std::string& value, const D
     state_->sha.update(value);
   }
   const char* data = value.c_str();
-  state_->create(path, utf8_type().get(), scalar_space().get(), 1, 0, &data, text);
+  state_->create(path, utf8_type().get(), scalar_space().get(), 1, false, &data, text);
 }
 
 void Hdf5Writer::attribute(const std::string& group, const std::string& name,
