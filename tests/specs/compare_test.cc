@@ -78,7 +78,8 @@ TEST_F(CompareRun, ARealDifferenceIsFoundAndQuantified) {
   EXPECT_LT(std::stod(mean[kDifference]), 0);
   EXPECT_LT(std::stod(mean[kPercentHigh]), -20);
   EXPECT_GT(std::stod(mean[kPercentLow]), -100);
-  EXPECT_THAT(unbroken(result.out), HasSubstr("Over 5 seeds, slora is better with "));
+  EXPECT_THAT(unbroken(result.out),
+              HasSubstr("Over 5 seeds, slora is better than merged-only with "));
   EXPECT_THAT(unbroken(result.out), HasSubstr(" lower latency per token"));
   // Everything in it is the same when it is done again, from the cache.
   const std::string page = test::read_file(out_ + "/compare.html");
