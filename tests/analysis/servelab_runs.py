@@ -23,11 +23,12 @@ SPEC: dict[str, Any] = {
     "techniques": ["slora", "dlora"], "seeds": [3], "record": {"token_times": True}}
 
 
-def run(folder: Path, spec: dict[str, Any], name: str) -> Results:
-    """Runs the spec and loads its results, which are in folder/results."""
+def run(folder: Path, spec: dict[str, Any], name: str, code: int = 0) -> Results:
+    """Runs the spec, which ends with this exit code, and loads its results, which are in
+    folder/results."""
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(spec))
     done = subprocess.run([SERVELAB, "run", path, "--out", folder / "results", "-q"], cwd=ROOT,
                           capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return Results.load(name, folder / "results")

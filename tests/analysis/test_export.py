@@ -171,7 +171,7 @@ def test_benchmark_report_is_one_by_the_schema(tmp_path, ending: str) -> None:
 def test_benchmark_report_of_a_run_in_which_nothing_finished(tmp_path) -> None:
     core = pytest.importorskip("llmd_benchmark_report.core", reason="needs Python 3.11")
     results = run(tmp_path, {**SPEC, "cluster": {"stop_at_s": 0.001}, "techniques": ["slora"],
-                             "record": {"series": False}}, "none")
+                             "record": {"series": False}}, "none", code=1)  # INVALID
     assert results.metric("requests_finished")[0] == 0
     out = tmp_path / "report.json"
     assert main(["none", "--results", str(tmp_path / "results"), "--format", "benchmark-report",
