@@ -52,8 +52,6 @@ void write_requests(Hdf5Writer* out, const Workload& workload, const RunRecord& 
   stamp("load_start", "its adapter began to load because of it", &R::load_start);
   c.column<std::uint16_t>("migrations", {"1", "times it left a replica for another"},
                           [&](std::size_t i) { return r[i].migrations; });
-  c.column<std::int32_t>("output_target", {"tokens", "output tokens that would finish it"},
-                         [&](std::size_t i) { return w[i].output_tokens; });
   c.column<std::int32_t>("output_tokens", {"tokens", "output tokens produced"},
                          [&](std::size_t i) { return r[i].generated; });
   c.column<std::int32_t>("output_tokens_limit", {"tokens", "the client's max_tokens"},

@@ -126,6 +126,21 @@ def test_the_steady_part_begins_when_the_system_has_filled() -> None:
     assert noisy.start / SECOND <= 200  # its level wanders, and has no trend
 
 
+@pytest.mark.parametrize("load", [10, 30, 100, 300])
+def test_steady_runs_are_seldom_refused(load: int) -> None:
+    """M/M/infinity at `load` requests at once on average, for 40 times as long as one stays."""
+    rng = np.random.default_rng(load)
+    refused = 0
+    for _ in range(100):
+        arrivals = np.cumsum(rng.exponential(10 / load, 40 * load))
+        try:
+            windows.steady(served(arrivals, rng.exponential(10, 40 * load)))
+        except NotSteady:
+            refused += 1
+    print(f" refused {refused} of 100 at load {load}")
+    assert refused <= 5
+
+
 def test_what_is_not_steady_is_said_to_be_so() -> None:
     arrivals = np.arange(0, 100, 0.1)
     with pytest.raises(NotSteady, match="grow"):  # one server, twice too slow

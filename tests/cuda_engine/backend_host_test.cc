@@ -22,17 +22,6 @@ DevicePlan tiny_plan() {
 
 class CudaEngine final : public test::TestedEngine {
  public:
-  CudaEngine() {
-    model_.name = "tiny";
-    model_.layers = 2;
-    model_.hidden = 64;
-    model_.heads = model_.kv_heads = 1;
-    model_.head_dim = 64;
-    model_.ffn = 64;
-    model_.vocab = 64;
-    model_.max_context_tokens = 1024;
-    model_.source = "test";
-  }
   const ModelConfig& model() const override { return model_; }
   std::unique_ptr<RealBackend> backend(RealTimeline* timeline, const CostModel* cost,
                                        const ModelWeights& weights, const Workload& workload,
@@ -61,7 +50,7 @@ class CudaEngine final : public test::TestedEngine {
   }
 
  private:
-  ModelConfig model_;
+  const ModelConfig model_ = test::tiny_model(64, 1, 1, 64);
 };
 
 class CudaBackendRun : public ::testing::TestWithParam<std::string> {};

@@ -14,6 +14,21 @@ constexpr std::uint64_t kWeightSeed = 5;
 
 }  // namespace
 
+ModelConfig tiny_model(int hidden, int heads, int kv_heads, int ffn) {
+  ModelConfig model;
+  model.name = "tiny";
+  model.layers = 2;
+  model.hidden = hidden;
+  model.heads = heads;
+  model.kv_heads = kv_heads;
+  model.head_dim = hidden / heads;
+  model.ffn = ffn;
+  model.vocab = 64;
+  model.max_context_tokens = 1024;
+  model.source = "test";
+  return model;
+}
+
 RandomAdapters::RandomAdapters(const ModelConfig& model, const Workload& workload, bool keeps,
                                int bad)
     : keeps_(keeps), bad_(bad) {

@@ -30,6 +30,9 @@ class RandomAdapters final : public AdapterSource {
   std::vector<std::shared_ptr<const LoraWeights>> adapters_;
 };
 
+// Two layers of heads of hidden / heads, 64 tokens, contexts of 1,024.
+ModelConfig tiny_model(int hidden, int heads, int kv_heads, int ffn);
+
 // An engine under test, on a tiny model of its own choice.
 class TestedEngine {
  public:

@@ -17,18 +17,6 @@ using test::replay;
 
 class CpuEngine final : public test::TestedEngine {
  public:
-  CpuEngine() {
-    model_.name = "tiny";
-    model_.layers = 2;
-    model_.hidden = 32;
-    model_.heads = 2;
-    model_.kv_heads = 1;
-    model_.head_dim = 16;
-    model_.ffn = 48;
-    model_.vocab = 64;
-    model_.max_context_tokens = 1024;
-    model_.source = "test";
-  }
   const ModelConfig& model() const override { return model_; }
   std::unique_ptr<RealBackend> backend(RealTimeline* timeline, const CostModel* cost,
                                        const ModelWeights& weights, const Workload& workload,
@@ -51,7 +39,7 @@ class CpuEngine final : public test::TestedEngine {
   }
 
  private:
-  ModelConfig model_;
+  const ModelConfig model_ = test::tiny_model(32, 2, 1, 48);
 };
 
 RealRun run_real(const Workload& workload, const test::RunOptions& options, int bad_adapter = -1) {
