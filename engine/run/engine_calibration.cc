@@ -71,7 +71,7 @@ class EngineCalibration final : public CalibrationTarget {
       at += blocks;
     }
     const StepParts parts =
-        executor_->run(slices, Exec::kUnmerged, step.kernel, SamplingOptions{}, &sampled_);
+        executor_->run(slices, {Exec::kUnmerged, step.kernel}, SamplingOptions{}, &sampled_);
     StepSample sample;
     sample.shape = step.shape();
     sample.kernel = step.kernel;

@@ -63,7 +63,7 @@ std::vector<std::int32_t> generate(Executor* executor, const std::vector<std::in
     slice.adapter = adapter;
     slice.samples = context + count == ids.size();
     slice.draw = ids.size();
-    executor->run({&slice, 1}, exec, LoraKernel::kSgmv, sampling, &sampled);
+    executor->run({&slice, 1}, {exec, LoraKernel::kSgmv}, sampling, &sampled);
     context += count;
     if (!slice.samples) continue;
     if (sampled.front() < 0) throw SpecError("the model's logits are not numbers (NaN)");

@@ -40,7 +40,7 @@ StepParts StepLoad::run(const StepCase& c) {
       slices[i].adapter = adapters_[i % static_cast<std::size_t>(c.adapters)].get();
     }
   }
-  return executor_->run(slices, Exec::kUnmerged, LoraKernel::kMbgmv, {}, &sampled_);
+  return executor_->run(slices, {Exec::kUnmerged, LoraKernel::kMbgmv}, {}, &sampled_);
 }
 
 double StepLoad::bytes(const StepCase& c) const {

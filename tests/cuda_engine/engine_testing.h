@@ -107,7 +107,7 @@ inline std::vector<float> run(Executor* executor, const std::vector<Part>& parts
   std::vector<SequenceSlice> slices;
   for (const Part& part : parts) slices.push_back(part.slice());
   std::vector<std::int32_t> sampled;
-  executor->run(slices, exec, kernel, {}, &sampled);
+  executor->run(slices, {exec, kernel}, {}, &sampled);
   EXPECT_EQ(sampled.size(), parts.size());
   const auto logits = executor->logits();
   return {logits.begin(), logits.end()};
@@ -126,7 +126,7 @@ inline std::vector<float> prefill(Executor* executor, const std::vector<std::int
     slice.blocks = table;
     slice.adapter = adapter;
     slice.samples = at + chunk >= ids.size();
-    executor->run({&slice, 1}, exec, LoraKernel::kSgmv, {}, &sampled);
+    executor->run({&slice, 1}, {exec, LoraKernel::kSgmv}, {}, &sampled);
   }
   const auto logits = executor->logits();
   return {logits.begin(), logits.end()};

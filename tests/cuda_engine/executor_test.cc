@@ -332,7 +332,7 @@ TEST_P(CudaEngine, SamplingIsSeededAndGreedyInTheLimit) {
       Part part{all, context, blocks(0, 9), nullptr};
       SequenceSlice slice = part.slice();
       slice.draw = static_cast<std::uint64_t>(i);
-      engines.cuda->run({&slice, 1}, Exec::kUnmerged, LoraKernel::kSgmv, sampling, &sampled);
+      engines.cuda->run({&slice, 1}, {Exec::kUnmerged, LoraKernel::kSgmv}, sampling, &sampled);
       context = all.size();
       all.push_back(sampled.front());
     }
@@ -354,13 +354,13 @@ TEST_P(CudaEngine, PartsAddUpToTheTotal) {
   for (const Part& part : parts) slices.push_back(part.slice());
   std::vector<std::int32_t> sampled;
   const StepParts times =
-      engines.cuda->run(slices, Exec::kUnmerged, LoraKernel::kMbgmv, {}, &sampled);
+      engines.cuda->run(slices, {Exec::kUnmerged, LoraKernel::kMbgmv}, {}, &sampled);
   EXPECT_GT(times.attention, 0);
   EXPECT_GT(times.lora, 0);
   EXPECT_GE(times.attention + times.lora + times.dense, times.total);
   engines.cuda->measure_parts(false);
   const StepParts whole =
-      engines.cuda->run(slices, Exec::kUnmerged, LoraKernel::kMbgmv, {}, &sampled);
+      engines.cuda->run(slices, {Exec::kUnmerged, LoraKernel::kMbgmv}, {}, &sampled);
   EXPECT_GT(whole.total, 0);
   EXPECT_EQ(whole.dense, whole.total);
 }

@@ -102,7 +102,7 @@ class Executor : public ::testing::TestWithParam<Setting> {
       slice.blocks = table;
       slice.adapter = adapter;
       slice.samples = at + chunk >= ids.size();
-      executor().run({&slice, 1}, exec, LoraKernel::kSgmv, {}, &sampled);
+      executor().run({&slice, 1}, {exec, LoraKernel::kSgmv}, {}, &sampled);
     }
     return logits();
   }
@@ -169,7 +169,7 @@ TEST_P(Executor, ARowIsBitForBitTheSameInAnyBatch) {
       slices.push_back(slice);
     }
     std::vector<std::int32_t> sampled;
-    executor().run(slices, Exec::kUnmerged, kernel, {}, &sampled);
+    executor().run(slices, {Exec::kUnmerged, kernel}, {}, &sampled);
     ASSERT_EQ(sampled.size(), ids.size());
     const auto together = logits();
     const auto vocab = static_cast<std::size_t>(model_.vocab);
@@ -212,7 +212,7 @@ TEST_P(Executor, AContextCanBeSwappedOutAndInElsewhere) {
     slice.blocks = table;
     slice.adapter = adapters_[1].get();
     slice.samples = true;
-    executor().run({&slice, 1}, Exec::kUnmerged, LoraKernel::kBgmv, {}, &sampled);
+    executor().run({&slice, 1}, {Exec::kUnmerged, LoraKernel::kBgmv}, {}, &sampled);
     return logits();
   };
   std::vector<std::byte> host(30 * static_cast<std::size_t>(executor().kv_bytes_per_token()));

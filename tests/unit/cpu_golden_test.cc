@@ -109,7 +109,7 @@ class CpuGolden : public ::testing::TestWithParam<std::tuple<const char*, kernel
         slices[i].adapter = family_.cases[i].adapter.get();
         slices[i].samples = true;
       }
-      family_.executor->run(slices, Exec::kUnmerged, kernel, {}, &sampled);
+      family_.executor->run(slices, {Exec::kUnmerged, kernel}, {}, &sampled);
       const auto vocab = static_cast<std::size_t>(family_.model.vocab);
       for (std::size_t i = 0; i < count; ++i) {
         if (step == 0) {

@@ -349,9 +349,9 @@ const char* CpuExecutor::unsupported(const StepPlan& plan) const {
   return nullptr;
 }
 
-StepParts CpuExecutor::run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+StepParts CpuExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,
                            const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
-  return impl_->run(slices, exec, kernel, sampling, sampled);
+  return impl_->run(slices, mode, sampling, sampled);
 }
 
 std::span<const float> CpuExecutor::logits() { return impl_->logits(); }

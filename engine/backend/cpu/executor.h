@@ -42,7 +42,7 @@ class CpuExecutor final : public Executor {
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
 
   // The parts' times are of the leading thread.
-  StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
 

@@ -59,7 +59,7 @@ class CpuExecutor::Impl {
  public:
   Impl(const ModelConfig& model, const ModelWeights& weights, const CpuExecutorOptions& options);
 
-  StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled);
   void merge(const CpuAdapter& adapter);
   void unmerge();

@@ -47,12 +47,12 @@ constexpr std::array kDownTarget = {LinearLayer::kDown};
 
 }  // namespace
 
-StepParts CpuExecutor::Impl::run(std::span<const SequenceSlice> slices, Exec exec,
-                                 LoraKernel kernel, const SamplingOptions& sampling,
+StepParts CpuExecutor::Impl::run(std::span<const SequenceSlice> slices, const StepMode& mode,
+                                 const SamplingOptions& sampling,
                                  std::vector<std::int32_t>* sampled) {
   const TimeNs begin = clock_ns();
   parts_ = StepParts{};
-  lay_out(slices, kernel, exec == Exec::kUnmerged);
+  lay_out(slices, mode.kernel, mode.exec == Exec::kUnmerged);
   SL_CHECK(rows_ >= 1 && rows_ <= options_.max_batch_tokens, "a step keeps max_batch_tokens");
   SL_CHECK(sampled_rows_ <= options_.max_batch, "a step keeps max_batch");
   const auto whole_of = [](const SequenceSlice& slice) {
@@ -62,7 +62,7 @@ StepParts CpuExecutor::Impl::run(std::span<const SequenceSlice> slices, Exec exe
   for (const SequenceSlice& slice : slices) {
     SL_CHECK(whole_of(slice) == whole_, "a step runs one whole model");
   }
-  SL_CHECK(whole_ == nullptr || exec == Exec::kMerged, "a whole model has nothing beside it");
+  SL_CHECK(whole_ == nullptr || mode.exec == Exec::kMerged, "a whole model has nothing beside it");
   sampling_ = &sampling;
   sampled_ = sampled;
   sampled->assign(static_cast<std::size_t>(sampled_rows_), -1);

@@ -46,7 +46,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
   void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
 
-  StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
   void measure_parts(bool on) override { measure_ = on; }

@@ -33,7 +33,7 @@ const std::vector<Matrices>* whole_of(const SequenceSlice& slice) {
 
 }  // namespace
 
-StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,
                             const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
   SL_CHECK(!slices.empty() && slices.size() <= static_cast<std::size_t>(plan_.limits.max_batch),
            "a step keeps max_batch");
@@ -41,12 +41,12 @@ StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, Exec exec, Lo
   for (const SequenceSlice& slice : slices) {
     SL_CHECK(whole_of(slice) == whole_, "a step runs one whole model");
   }
-  SL_CHECK(whole_ == nullptr || exec == Exec::kMerged, "a whole model has nothing beside it");
+  SL_CHECK(whole_ == nullptr || mode.exec == Exec::kMerged, "a whole model has nothing beside it");
   const bool bucketed = StepInput::only_decodes(slices);
   sampled_ = static_cast<int>(std::count_if(slices.begin(), slices.end(),
                                             [](const SequenceSlice& s) { return s.samples; }));
   const StepShape& shape =
-      input_->lay_out(slices, kernel, exec == Exec::kUnmerged, sampling, bucketed);
+      input_->lay_out(slices, mode.kernel, mode.exec == Exec::kUnmerged, sampling, bucketed);
   SL_CHECK(shape.rows <= StepInput::most_rows(plan_.limits), "a step keeps max_batch_tokens");
   if (whole_ != nullptr) device_adapter(slices.front())->hold(stream_.get(), model_.layers);
 

@@ -79,7 +79,7 @@ std::unique_ptr<DeviceAdapter> TpExecutor::pack_whole_model(const LoraWeights& w
               [](Executor* rank, const LoraWeights& part) { return rank->pack_whole_model(part); });
 }
 
-StepParts TpExecutor::run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+StepParts TpExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,
                           const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
   team_.run([&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
@@ -87,7 +87,7 @@ StepParts TpExecutor::run(std::span<const SequenceSlice> slices, Exec exec, Lora
     step.slices.assign(slices.begin(), slices.end());
     for (SequenceSlice& slice : step.slices) slice.adapter = part_of(slice.adapter, rank);
     ranks_[r]->enter_thread();
-    step.parts = ranks_[r]->run(step.slices, exec, kernel, sampling, &step.sampled);
+    step.parts = ranks_[r]->run(step.slices, mode, sampling, &step.sampled);
   });
   for (const RankStep& step : steps_) {
     SL_CHECK(step.sampled == steps_.front().sampled, "all ranks choose the same tokens");

@@ -29,7 +29,7 @@ class TpExecutor final : public Executor {
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
 
   // The times are rank 0's.
-  StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
   void measure_parts(bool on) override;

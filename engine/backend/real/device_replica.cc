@@ -206,8 +206,7 @@ void DeviceReplica::carry_out(DeviceJob* job) {
       slice.adapter = held.back().get();
     }
   }
-  const StepParts parts =
-      executor_->run(slices, job->exec, job->kernel, settings_.sampling, &sampled_);
+  const StepParts parts = executor_->run(slices, job->mode, settings_.sampling, &sampled_);
   spent_.clear();
   std::size_t next = 0;
   for (const DeviceJob::Sequence& sequence : job->sequences) {

@@ -30,8 +30,7 @@ struct DeviceJob {
   };
   std::uint32_t slot = 0;
   TimeNs submitted = 0;  // steady clock
-  Exec exec = Exec::kUnmerged;
-  LoraKernel kernel = LoraKernel::kMbgmv;
+  StepMode mode;
   AdapterId unmerge = kBaseModel;
   AdapterId merge = kBaseModel;
   std::vector<Sequence> sequences;

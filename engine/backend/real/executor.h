@@ -55,6 +55,13 @@ struct SequenceSlice {
   std::uint64_t draw = 0;                  // names this draw's random number; unused when greedy
 };
 
+// How a step is computed.
+struct StepMode {
+  Exec exec = Exec::kUnmerged;
+  LoraKernel kernel = LoraKernel::kMbgmv;
+  double device_share = 1;  // of the device's SMs, (0, 1]
+};
+
 // Time of a step on the device, by part. `total` is always there; the others may be all in `dense`
 // where taking them apart would disturb the step (Executor::measure_parts).
 struct StepParts {
@@ -95,7 +102,7 @@ class Executor {
   // One forward pass; a call at a time. With kMerged no LoRA is computed beside the weights, which
   // are those of the slices' whole model when they name one, else the merged ones. Sampled token
   // ids in order of the slices that sample; -1 where the logits are not numbers.
-  virtual StepParts run(std::span<const SequenceSlice> slices, Exec exec, LoraKernel kernel,
+  virtual StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
                         const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) = 0;
 
   // Logits of the latest run: one row of model().vocab per sampling slice.

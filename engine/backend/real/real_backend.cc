@@ -66,8 +66,7 @@ class Engine final : public RealBackend {
   void submit(const StepWork& work) override {
     DeviceJob job;
     job.slot = work.slot;
-    job.exec = work.exec;
-    job.kernel = work.kernel;
+    job.mode = {work.exec, work.kernel, work.device_share};
     job.unmerge = work.unmerge;
     job.merge = work.merge;
     job.adapters.assign(work.adapters.begin(), work.adapters.end());
