@@ -49,6 +49,7 @@ struct StepWork {
   Exec exec = Exec::kUnmerged;
   LoraKernel kernel = LoraKernel::kMbgmv;
   double device_share = 1.0;
+  HostCopy host_copy = HostCopy::kFused;
   AdapterId unmerge = kBaseModel;  // fold this out of the weights first
   AdapterId merge = kBaseModel;    // then fold this in
   int unmerge_rank = 0;

@@ -24,6 +24,12 @@ enum class LoraKernel : std::uint8_t {
 
 enum class LoraSite : std::uint8_t { kDevice, kHost, kRemote };
 
+// How activations reach LoRA that the host computes (CaraServe 4.2).
+enum class HostCopy : std::uint8_t {
+  kFused,   // one operation of the device copies and signals; the host never waits for the device
+  kSynced,  // a copy, a wait of the host for its end, then a signal, as frameworks do it
+};
+
 enum class PreemptMode : std::uint8_t {
   kRecompute,  // drop the KV cache; the request's tokens are prefilled again
   kSwap,       // move the KV cache to host memory; a later slice brings it back
@@ -49,7 +55,8 @@ struct StepPlan {
   Exec exec = Exec::kUnmerged;
   AdapterId merged = kBaseModel;  // with kMerged: whose weights are folded in
   LoraKernel kernel = LoraKernel::kMbgmv;
-  double device_share = 1.0;  // share of the device's SMs, (0, 1]
+  double device_share = 1.0;              // share of the device's SMs, (0, 1]
+  HostCopy host_copy = HostCopy::kFused;  // for slices with LoraSite::kHost
   std::vector<RequestId> reject;
   std::vector<Preemption> preempt;
   std::vector<AdapterId> evict;
@@ -62,6 +69,7 @@ struct StepPlan {
     merged = kBaseModel;
     kernel = LoraKernel::kMbgmv;
     device_share = 1.0;
+    host_copy = HostCopy::kFused;
     reject.clear();
     preempt.clear();
     evict.clear();

@@ -116,6 +116,7 @@ void Replica::apply(StepPlan* plan) {
   work.exec = form_ == AdapterForm::kWholeModel ? Exec::kMerged : step.exec;
   work.kernel = plan->kernel;
   work.device_share = plan->device_share;
+  work.host_copy = plan->host_copy;
   work.view = &view_;
   work.swap_in = swap_in_;
   work.swap_out = swap_out_;

@@ -60,6 +60,7 @@ struct StepMode {
   Exec exec = Exec::kUnmerged;
   LoraKernel kernel = LoraKernel::kMbgmv;
   double device_share = 1;  // of the device's SMs, (0, 1]
+  HostCopy host_copy = HostCopy::kFused;
 };
 
 // Time of a step on the device, by part. `total` is always there; the others may be all in `dense`
@@ -94,6 +95,11 @@ class Executor {
   // Keeps an adapter ready in host memory, so that packing it later is nothing but a copy. Before
   // the run.
   virtual void hold_on_host(std::shared_ptr<const LoraWeights> /*weights*/, int /*width*/) {}
+
+  // An adapter that stays in host memory: for its slices the host computes LoRA beside the device's
+  // step (CaraServe 4). Takes none of the device's memory. Asked for only where unsupported() does
+  // not refuse LoraSite::kHost. Any thread.
+  virtual std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights);
 
   // A private copy of every layer with the adapter folded in: a whole model (vllm-uniform).
   // Embedding and LM head, which no adapter changes, stay shared. Any thread.

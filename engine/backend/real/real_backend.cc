@@ -66,7 +66,7 @@ class Engine final : public RealBackend {
   void submit(const StepWork& work) override {
     DeviceJob job;
     job.slot = work.slot;
-    job.mode = {work.exec, work.kernel, work.device_share};
+    job.mode = {work.exec, work.kernel, work.device_share, work.host_copy};
     job.unmerge = work.unmerge;
     job.merge = work.merge;
     job.adapters.assign(work.adapters.begin(), work.adapters.end());
