@@ -79,6 +79,17 @@ std::unique_ptr<DeviceAdapter> TpExecutor::pack_whole_model(const LoraWeights& w
               [](Executor* rank, const LoraWeights& part) { return rank->pack_whole_model(part); });
 }
 
+// Each rank's host computes that rank's part (shard_adapter), and the sum over ranks carries it.
+std::unique_ptr<DeviceAdapter> TpExecutor::host_adapter(
+    std::shared_ptr<const LoraWeights> weights) {
+  auto adapter = std::make_unique<TpAdapter>();
+  for (int rank = 0; rank < ranks(); ++rank) {
+    adapter->parts.push_back(ranks_[static_cast<std::size_t>(rank)]->host_adapter(
+        shard_adapter(model_, *weights, {rank, ranks()})));
+  }
+  return adapter;
+}
+
 StepParts TpExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,
                           const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
   team_.run([&](int rank) {

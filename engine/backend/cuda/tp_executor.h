@@ -27,6 +27,7 @@ class TpExecutor final : public Executor {
 
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
+  std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
 
   // The times are rank 0's.
   StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,

@@ -28,6 +28,10 @@ struct DevicePlan {
   bool whole_models = false;  // an adapter is a copy of the weights
   bool merges = false;        // one adapter at a time is merged into a copy
   bool graphs = true;         // decode steps as recorded graphs
+  // LoRA on the host: threads of each device; 0: a share of the cores. Thread i of all devices is
+  // pinned to core [i % size]; empty: not pinned.
+  int host_lora_threads = 0;
+  std::vector<int> host_lora_cores;
 };
 
 // What a device is, for the profile that a calibration writes.
