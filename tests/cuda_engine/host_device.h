@@ -29,7 +29,7 @@ void give_signals();
 
 // A device that fails: with `work` more pieces of work done, or `calls` more of them enqueued, it
 // does nothing any more, and every call that puts work on a stream or waits for it reports an
-// error, until mend(), which also forgets what was on the streams.
+// error, until mend(). What was enqueued and not waited for until then is done afterwards.
 void fail_after_work(int work);
 void fail_after_calls(int calls);
 void mend();

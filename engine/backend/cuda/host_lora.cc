@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <utility>
+#include <string>
 
 #include "engine/backend/cuda/stream_wait.h"
 #include "engine/core/check.h"
@@ -61,6 +61,7 @@ HostLora::HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, i
     : shapes_(model),
       type_(plan.type),
       panels_type_(plan.type == DType::kBf16 ? DType::kBf16 : DType::kF32),
+      targets_(plan.targets),
       ops_(kernels::ops(kernels::best_isa())),
       arrived_(arrived) {
   require_stream_wait();
@@ -78,6 +79,12 @@ HostLora::HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, i
 
 std::unique_ptr<HostAdapter> HostLora::pack(const LoraWeights& weights) const {
   SL_CHECK(weights.layers() == shapes_.layers, "an adapter has its model's layers");
+  for (const LinearLayer target : weights.targets()) {
+    if (std::find(targets_.begin(), targets_.end(), target) != targets_.end()) continue;
+    throw SpecError("adapter '" + weights.name() + "' changes layer '" +
+                    kLinearLayerNames[static_cast<std::size_t>(target)] +
+                    "', which lora.targets does not name");
+  }
   return std::make_unique<HostAdapter>(weights, panels_type_, storage_);
 }
 

@@ -41,7 +41,7 @@ class HostLora {
   HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, int most_rows,
            std::int32_t* arrived, PinnedPool* pinned);
 
-  // Any thread.
+  // Any thread. Throws SpecError for an adapter of other layers than the plan's targets.
   std::unique_ptr<HostAdapter> pack(const LoraWeights& weights) const;
 
   // What one step does. Left without finish(), because something failed, it gives up: neither the
@@ -89,6 +89,7 @@ class HostLora {
   const Shapes shapes_;
   const kernels::DType type_;         // of activations
   const kernels::DType panels_type_;  // of A, B and of x as the CPU multiplies it
+  const std::vector<LinearLayer> targets_;  // that the memory below is wide enough for
   const kernels::Ops& ops_;
   const std::shared_ptr<AdapterStorage> storage_ = std::make_shared<AdapterStorage>();
   HostMemory x_;      // [packed rows][k]
