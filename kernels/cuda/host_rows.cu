@@ -12,14 +12,13 @@ namespace servelab::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kInFlight = 4;    // loads of a thread before its first store
+constexpr int kInFlight = 4;     // loads of a thread before its first store
 constexpr int kMostBlocks = 64;  // 1 MiB under way: what a link of 64 GB/s moves in 16 us
 constexpr int kBytes = 16;
 
 // Where a packed row lies in the matrix.
 __device__ inline std::int64_t row_at(const RowStretches& rows, int packed) {
-  return packed < rows.count[0] ? rows.begin[0] + packed
-                                : rows.begin[1] + (packed - rows.count[0]);
+  return packed < rows.count[0] ? rows.begin[0] + packed : rows.begin[1] + (packed - rows.count[0]);
 }
 
 // Vectors [0, rows * per_row), dealt to all threads of the grid, kInFlight for each at a time:

@@ -2,7 +2,9 @@
 // late as they may be and the device can be made to fail.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 #include "engine/backend/cuda/host_workers.h"
@@ -166,8 +168,9 @@ TEST(CudaHostRows, LieBetweenTheDevicesAndTheBases) {
   // device's 4, host[2]'s 3, host[1]'s 2, the base's 2.
   EXPECT_EQ(shape.rows, 16);
   const int slot = static_cast<const cuda::CudaAdapter&>(*engines.on_cuda[0]).slot();
-  EXPECT_THAT(std::vector<int>(input.slots.host, input.slots.host + shape.rows),
-              ElementsAre(slot, -1, -1, -1, -1, slot, slot, slot, slot, -1, -1, -1, -1, -1, -1, -1));
+  EXPECT_THAT(
+      std::vector<int>(input.slots.host, input.slots.host + shape.rows),
+      ElementsAre(slot, -1, -1, -1, -1, slot, slot, slot, slot, -1, -1, -1, -1, -1, -1, -1));
   const auto& rows = input.host().rows;
   EXPECT_THAT(rows.begin, ElementsAre(1, 9));
   EXPECT_THAT(rows.count, ElementsAre(3, 5));
@@ -208,6 +211,31 @@ TEST(CudaHostLoraFails, ADeviceThatFailsIsAnErrorOfTheStep) {
       }
     }
   }
+}
+
+// The threads find no memory for their sums: the step ends, and says why.
+TEST(CudaHostLoraFails, AHostThatFailsIsAnErrorOfTheStep) {
+  const Assisted engines(assisted_plan());
+  cuda::CudaExecutor* const cuda = engines.cuda.get();
+  const auto ids = prompt(engines.model, 9, 6);
+  std::vector<std::int32_t> sampled;
+  const std::vector<Part> parts = {{ids, 0, blocks(0, 9), engines.on_host[1].get()}};
+  const SequenceSlice slice = parts.front().slice();
+  for (const HostCopy copy : {HostCopy::kFused, HostCopy::kSynced}) {
+    StepMode mode;
+    mode.host_copy = copy;
+    try {
+      host_device::refuse_memory_of(4096);
+      cuda->run({&slice, 1}, mode, {}, &sampled);
+      host_device::refuse_memory_of(SIZE_MAX);
+      ADD_FAILURE() << "there was no memory";
+    } catch (const SpecError& error) {
+      host_device::refuse_memory_of(SIZE_MAX);
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("out of memory: LoRA on the host"));
+    }
+  }
+  const auto expected = prefill(engines.cpu.get(), ids, 200, engines.on_cpu[1].get(), blocks(0, 9));
+  EXPECT_LT(difference(run(cuda, parts), expected), tolerance(DType::kBf16));
 }
 
 // Torn down while the device is gone and its work is lost.

@@ -102,8 +102,7 @@ TEST_P(CpuAssist, AnyNumberOfThreadsGivesTheSameBits) {
   for (const int threads : {1, 2, 5}) {
     const AssistedEngines engines(plan(threads));
     const auto ids = prompt(engines.model, 77, 2);
-    const auto got =
-        prefill(engines.cuda.get(), ids, 200, engines.on_host[3].get(), blocks(0, 20));
+    const auto got = prefill(engines.cuda.get(), ids, 200, engines.on_host[3].get(), blocks(0, 20));
     if (first.empty()) first = got;
     EXPECT_EQ(got, first) << threads << " threads";
   }

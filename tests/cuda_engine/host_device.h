@@ -37,6 +37,9 @@ void mend();
 // Not lazy: work runs as soon as it is enqueued, for kernels that do not ask the stream.
 void set_lazy(bool lazy);
 
+// From now on the host's own allocations (operator new) of as many bytes fail.
+void refuse_memory_of(std::size_t bytes);
+
 // What cudaMemGetInfo reports as free.
 void set_free_memory(std::size_t bytes);
 

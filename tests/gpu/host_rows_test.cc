@@ -70,8 +70,7 @@ const Case kCases[] = {
 };
 
 int matrix_row(const RowStretches& rows, int packed) {
-  return packed < rows.count[0] ? rows.begin[0] + packed
-                                : rows.begin[1] + packed - rows.count[0];
+  return packed < rows.count[0] ? rows.begin[0] + packed : rows.begin[1] + packed - rows.count[0];
 }
 
 class SendRowsTest : public DeviceTest {};
@@ -136,9 +135,9 @@ TEST_P(AddRowsTest, AddsEachRowToItsOwnAndNoOther) {
           to = ref::load(y_type, &sum, 0);
         }
       }
-      ASSERT_EQ(add_rows(type(), host.data(), c.rows, c.columns, y_type, device_y.data(), c.ld,
-                         stream),
-                cudaSuccess);
+      ASSERT_EQ(
+          add_rows(type(), host.data(), c.rows, c.columns, y_type, device_y.data(), c.ld, stream),
+          cudaSuccess);
       ASSERT_EQ(device_y.values(), y) << "columns " << c.columns;
       EXPECT_TRUE(device_y.intact());
       EXPECT_TRUE(host.intact());

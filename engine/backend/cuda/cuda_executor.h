@@ -132,7 +132,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<DeviceWeights> weights_;
   std::shared_ptr<AdapterStore> adapters_;
   KvStore kv_;
-  std::mutex host_lora_mutex_;  // while it is made
+  std::mutex host_lora_mutex_;           // while it is made
   std::unique_ptr<HostLora> host_lora_;  // by the first host_adapter()
   Activations act_;
   void* dense_workspace_ = nullptr;

@@ -25,8 +25,8 @@ class HostAdapter final : public EngineAdapter {
 
   // Null when the adapter leaves that layer alone.
   const kernels::LoraPair* find(int layer, LinearLayer which) const {
-    const kernels::LoraPair& pair = pairs_[static_cast<std::size_t>(layer * kLinearLayers) +
-                                           static_cast<std::size_t>(which)];
+    const kernels::LoraPair& pair =
+        pairs_[static_cast<std::size_t>(layer * kLinearLayers) + static_cast<std::size_t>(which)];
     return pair.rank == 0 ? nullptr : &pair;
   }
 

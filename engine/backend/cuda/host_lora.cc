@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "engine/backend/cuda/stream_wait.h"
@@ -38,7 +39,7 @@ std::vector<int> cores_of(const DevicePlan& plan, int rank) {
 }
 
 // The widest input or output of the matrices that adapters change.
-int widest(const Shapes& shapes, const DevicePlan& plan, int FusedShape::* side) {
+int widest(const Shapes& shapes, const DevicePlan& plan, int FusedShape::*side) {
   int most = 0;
   for (const LinearLayer target : plan.targets) {
     most = std::max(most, shapes.fused(matrix_of(target)).*side);
@@ -73,8 +74,7 @@ HostLora::HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, i
   signal_ = reinterpret_cast<std::uint32_t*>(words_.get());
   reply_ = reinterpret_cast<std::uint32_t*>(words_.get() + kLine);
   numbers_.resize(static_cast<std::size_t>(model.layers) * kFusedMatrices, kNoJob);
-  workers_ =
-      std::make_unique<HostWorkers>(threads_of(plan), cores_of(plan, rank), signal_, reply_);
+  workers_ = std::make_unique<HostWorkers>(threads_of(plan), cores_of(plan, rank), signal_, reply_);
 }
 
 std::unique_ptr<HostAdapter> HostLora::pack(const LoraWeights& weights) const {
@@ -139,7 +139,13 @@ void HostLora::begin(const HostRows& rows, HostCopy copy) {
   if (jobs_.empty()) return;
   std::uint32_t number = workers_->begin(
       static_cast<int>(jobs_.size()), static_cast<int>(pieces_.size()), [this](int job, int piece) {
-        compute(jobs_[static_cast<std::size_t>(job)], pieces_[static_cast<std::size_t>(piece)]);
+        const Piece& part = pieces_[static_cast<std::size_t>(piece)];
+        try {
+          compute(jobs_[static_cast<std::size_t>(job)], part);
+        } catch (const std::bad_alloc&) {
+          throw SpecError("out of memory: LoRA on the host has none for " +
+                          std::to_string(part.count) + " rows");
+        }
       });
   for (const Job& job : jobs_) number_of(job.layer, job.which) = number++;
 }
@@ -219,8 +225,8 @@ void HostLora::compute_target(const kernels::LoraPair& pair, const void* x, int 
   ops_.lora_shrink(kernels::LoraKind::kSgmv, all, pair.rank, x, pair.a.k, t, ldt);
   ops_.lora_expand(kernels::LoraKind::kSgmv, all, pair.rank, t, ldt, y, columns, 0, columns);
   for (int row = 0; row < rows; ++row) {
-    ops_.narrow(y + elements(row, columns), type_, out + elements(row, ldo) * kernels::bytes_of(type_),
-                columns);
+    ops_.narrow(y + elements(row, columns), type_,
+                out + elements(row, ldo) * kernels::bytes_of(type_), columns);
   }
 }
 

@@ -87,8 +87,8 @@ class HostLora {
                       int ldo) const;
 
   const Shapes shapes_;
-  const kernels::DType type_;         // of activations
-  const kernels::DType panels_type_;  // of A, B and of x as the CPU multiplies it
+  const kernels::DType type_;               // of activations
+  const kernels::DType panels_type_;        // of A, B and of x as the CPU multiplies it
   const std::vector<LinearLayer> targets_;  // that the memory below is wide enough for
   const kernels::Ops& ops_;
   const std::shared_ptr<AdapterStorage> storage_ = std::make_shared<AdapterStorage>();

@@ -17,7 +17,10 @@ constexpr auto kNap = std::chrono::microseconds(20);
 
 HostWorkers::HostWorkers(int threads, std::vector<int> cores, std::uint32_t* signal,
                          std::uint32_t* reply)
-    : team_(threads, std::move(cores)), signal_(signal), reply_(reply), leader_([this] { lead(); }) {}
+    : team_(threads, std::move(cores)),
+      signal_(signal),
+      reply_(reply),
+      leader_([this] { lead(); }) {}
 
 HostWorkers::~HostWorkers() {
   abandon();

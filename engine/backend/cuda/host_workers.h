@@ -69,7 +69,7 @@ class HostWorkers {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool busy_ = false;           // guarded, as are the next two
+  bool busy_ = false;  // guarded, as are the next two
   bool stop_ = false;
   std::exception_ptr failure_;
   std::thread leader_;

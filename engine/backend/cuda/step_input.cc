@@ -91,10 +91,9 @@ std::size_t StepInput::bytes(const ModelConfig& model, const ExecutorLimits& lim
 }
 
 bool StepInput::only_decodes(std::span<const SequenceSlice> slices) {
-  return std::all_of(slices.begin(), slices.end(),
-                     [](const SequenceSlice& s) {
-                       return decodes(s) && s.samples && !is_on(Side::kHost, s.adapter);
-                     });
+  return std::all_of(slices.begin(), slices.end(), [](const SequenceSlice& s) {
+    return decodes(s) && s.samples && !is_on(Side::kHost, s.adapter);
+  });
 }
 
 void StepInput::order(std::span<const SequenceSlice> slices, bool unmerged) {

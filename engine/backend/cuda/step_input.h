@@ -1,6 +1,7 @@
 // How the slices of a step lie in the batch, written into pinned memory that one copy brings to the
 // device: decodes first, then prefills, each by adapter in order of first appearance: those on
-// the device, those that the host computes, and rows of the base model last. Padding rows of a bucket are marked so that no kernel computes for them.
+// the device, those that the host computes, and rows of the base model last. Padding rows of a
+// bucket are marked so that no kernel computes for them.
 #ifndef SERVELAB_BACKEND_CUDA_STEP_INPUT_H_
 #define SERVELAB_BACKEND_CUDA_STEP_INPUT_H_
 
