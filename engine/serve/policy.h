@@ -114,6 +114,7 @@ struct EngineSettings {
   AdapterMemory adapter_memory = AdapterMemory::kSlots;
   int adapter_slots = 0;  // kSlots: adapters on the device at once; 0: as many as are served
   AdapterForm adapter_form = AdapterForm::kLora;
+  double device_share = 1;  // of the device's SMs, for each step whose plan does not say otherwise
 
   void fields(ParamFields& f);
 };

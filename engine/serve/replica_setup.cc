@@ -59,6 +59,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const SharedStat
       shared_(shared),
       policy_(std::move(policy)),
       form_(settings.engine.adapter_form),
+      device_share_(settings.engine.device_share),
       kv_per_token_(settings.memory.kv_per_token),
       whole_model_bytes_(settings.memory.weights),
       max_context_tokens_(settings.memory.max_context_tokens) {

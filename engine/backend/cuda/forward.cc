@@ -50,12 +50,14 @@ StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const StepMod
   const StepShape& shape =
       input_->lay_out(slices, mode.kernel, mode.exec == Exec::kUnmerged, sampling, bucketed);
   SL_CHECK(shape.rows <= StepInput::most_rows(plan_.limits), "a step keeps max_batch_tokens");
+
+  const StepStream::Confined confined = stream_.confine(mode.device_share);
+  dense_->tune_for(stream_.multiprocessors());
   if (whole_ != nullptr) device_adapter(slices.front())->hold(stream_.get(), model_.layers);
   std::optional<HostLora::Step> host;
   if (!input_->host().groups.empty()) {
-    host.emplace(host_lora_.get(), input_->host(), mode.host_copy);
+    host.emplace(host_lora_.get(), input_->host(), mode.host_copy, stream_.get());
   }
-
   timer_.begin(stream_.get(), measure_);
   check(cudaMemcpyAsync(input_->device(), host_input_.get(), input_->used_bytes(),
                         cudaMemcpyHostToDevice, stream_.get()),
@@ -120,6 +122,7 @@ StepGraphs::Key CudaExecutor::graph_key(const StepShape& shape,
           merged_set_,
           std::bit_cast<std::uint64_t>(random ? sampling.temperature : 0.0),
           std::bit_cast<std::uint64_t>(random ? sampling.top_p : 0.0),
+          stream_.place(),
           whole_ == nullptr ? 0 : std::bit_cast<std::uintptr_t>(whole_->front()[0])};
 }
 
@@ -187,11 +190,11 @@ void CudaExecutor::lora(int layer, Fused which, const void* x, const StepShape& 
 void CudaExecutor::linear(int layer, Fused which, const void* x, const StepShape& shape,
                           DType y_type, void* y, bool add, StepTimer* timer) {
   const bool host = !input_->host().groups.empty();
-  if (host) host_lora_->send(layer, which, x, stream_.get());
+  if (host) host_lora_->send(layer, which, x);
   multiply(layer, which, x, shape, y_type, y, add);
   if (timer != nullptr) timer->lap(Part::kDense);
   lora(layer, which, x, shape, y_type, y);
-  if (host) host_lora_->add(layer, which, y_type, y, stream_.get());
+  if (host) host_lora_->add(layer, which, y_type, y);
   if (timer != nullptr) timer->lap(Part::kLora);
 }
 
@@ -207,7 +210,7 @@ void CudaExecutor::attention(int layer, const StepShape& shape) {
     batch.max_queries = 1;
     batch.max_length = shape.decode_length;
     const int splits = kernels::cuda::decode_splits(shape.decodes, shapes_.kv_heads,
-                                                    shape.decode_length, multiprocessors_);
+                                                    shape.decode_length, stream_.multiprocessors());
     SL_CHECK(kernels::cuda::decode_workspace(shape.decodes, shapes_.heads, shapes_.head_dim,
                                              splits) <= workspace_bytes_.attention,
              "attention's workspace is as planned");

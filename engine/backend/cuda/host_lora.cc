@@ -90,12 +90,15 @@ std::unique_ptr<HostAdapter> HostLora::pack(const LoraWeights& weights) const {
 
 // --- a step ---
 
-HostLora::Step::Step(HostLora* host, const HostRows& rows, HostCopy copy) : host_(host) {
-  host_->begin(rows, copy);
+HostLora::Step::Step(HostLora* host, const HostRows& rows, HostCopy copy, cudaStream_t stream)
+    : host_(host), stream_(stream) {
+  host_->begin(rows, copy, stream);
 }
 
 HostLora::Step::~Step() {
-  if (!done_) host_->workers_->abandon();
+  if (done_) return;
+  host_->workers_->abandon();
+  static_cast<void>(cudaStreamSynchronize(stream_));  // its errors are those that led here
 }
 
 void HostLora::Step::finish() {
@@ -117,8 +120,9 @@ bool HostLora::touched(int layer, Fused which) const {
   });
 }
 
-void HostLora::begin(const HostRows& rows, HostCopy copy) {
+void HostLora::begin(const HostRows& rows, HostCopy copy, cudaStream_t stream) {
   rows_ = &rows;
+  stream_ = stream;
   copy_ = copy;
   pieces_.clear();
   for (const HostRows::Group& group : rows.groups) {
@@ -150,13 +154,13 @@ void HostLora::begin(const HostRows& rows, HostCopy copy) {
   for (const Job& job : jobs_) number_of(job.layer, job.which) = number++;
 }
 
-void HostLora::send(int layer, Fused which, const void* x, cudaStream_t stream) {
+void HostLora::send(int layer, Fused which, const void* x) {
   if (number_of(layer, which) == kNoJob) return;
   const auto number = static_cast<std::uint32_t>(number_of(layer, which));
   const int k = shapes_.fused(which).k;
   const kernels::cuda::RowStretches& rows = rows_->rows;
   if (copy_ == HostCopy::kFused) {
-    check(kernels::cuda::send_rows(x, k, rows, k, x_.get(), signal_, number, arrived_, stream),
+    check(kernels::cuda::send_rows(x, k, rows, k, x_.get(), signal_, number, arrived_, stream_),
           "sending rows to the host");
     return;
   }
@@ -167,19 +171,19 @@ void HostLora::send(int layer, Fused which, const void* x, cudaStream_t stream) 
     if (bytes == 0) continue;
     const auto* const from =
         static_cast<const std::byte*>(x) + static_cast<std::size_t>(rows.begin[i]) * row_bytes;
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream),
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_),
           "copying rows to the host");
     to += bytes;
   }
-  check(cudaStreamSynchronize(stream), "waiting for rows to come to the host");
+  check(cudaStreamSynchronize(stream_), "waiting for rows to come to the host");
   std::atomic_ref(*signal_).store(number, std::memory_order_release);
 }
 
-void HostLora::add(int layer, Fused which, DType y_type, void* y, cudaStream_t stream) {
+void HostLora::add(int layer, Fused which, DType y_type, void* y) {
   if (number_of(layer, which) == kNoJob) return;
-  hold_until(stream, reply_, static_cast<std::uint32_t>(number_of(layer, which)));
+  hold_until(stream_, reply_, static_cast<std::uint32_t>(number_of(layer, which)));
   const int n = shapes_.fused(which).n;
-  check(kernels::cuda::add_rows(type_, delta_.get(), rows_->rows, n, y_type, y, n, stream),
+  check(kernels::cuda::add_rows(type_, delta_.get(), rows_->rows, n, y_type, y, n, stream_),
         "adding the host's rows");
 }
 

@@ -45,27 +45,29 @@ class HostLora {
   std::unique_ptr<HostAdapter> pack(const LoraWeights& weights) const;
 
   // What one step does. Left without finish(), because something failed, it gives up: neither the
-  // stream nor the host's threads go on waiting for each other.
+  // stream nor the host's threads go on waiting for each other, and the stream has come to its end.
   class Step {
    public:
-    Step(HostLora* host, const HostRows& rows, HostCopy copy);
+    // `rows` lives as long. All of the step is put on `stream`.
+    Step(HostLora* host, const HostRows& rows, HostCopy copy, cudaStream_t stream);
     ~Step();
     Step(const Step&) = delete;
     Step& operator=(const Step&) = delete;
 
-    // After the stream has come to its end. Throws what failed on the host.
+    // When the stream has come to its end. Throws what failed on the host.
     void finish();
 
    private:
     HostLora* const host_;
+    const cudaStream_t stream_;
     bool done_ = false;
   };
 
   // Within a step, for each matrix in order of the layers. x [rows, k] of the device's type, when
   // it is known; y [rows, n] of y_type += x A B, when the device's own part is in it. With kSynced
   // send() waits until the stream has come there.
-  void send(int layer, Fused which, const void* x, cudaStream_t stream);
-  void add(int layer, Fused which, kernels::DType y_type, void* y, cudaStream_t stream);
+  void send(int layer, Fused which, const void* x);
+  void add(int layer, Fused which, kernels::DType y_type, void* y);
 
  private:
   struct Job {
@@ -78,7 +80,7 @@ class HostLora {
     int count = 0;
   };
 
-  void begin(const HostRows& rows, HostCopy copy);
+  void begin(const HostRows& rows, HostCopy copy, cudaStream_t stream);
   bool touched(int layer, Fused which) const;
   std::int64_t& number_of(int layer, Fused which);
   void compute(const Job& job, const Piece& piece) const;
@@ -102,6 +104,7 @@ class HostLora {
 
   // Of the step.
   const HostRows* rows_ = nullptr;
+  cudaStream_t stream_ = nullptr;
   HostCopy copy_ = HostCopy::kFused;
   std::vector<Piece> pieces_;
   std::vector<Job> jobs_;
