@@ -194,8 +194,21 @@ TEST_P(CpuAssist, OnlyStepsWithoutItAreGraphs) {
   EXPECT_EQ(cuda->ran_graph(), device_records());
 }
 
+TEST_P(CpuAssist, OnAShareOfTheDevice) {
+  DevicePlan device = plan();
+  device.partitions = {find_accelerator("cuda")->partition(0)};
+  const AssistedEngines engines(device);
+  const auto whole = generate(engines.cuda.get(), engines.on_host[2].get(), {1});
+  const auto part = generate(engines.cuda.get(), engines.on_host[2].get(), {0.25, 1, 0.75});
+  for (std::size_t step = 0; step < whole.size(); ++step) {
+    EXPECT_LT(difference(part[step], whole[step]), allowed()) << "step " << step;
+  }
+}
+
 TEST_P(CpuAssist, AdaptersComeAndGoBetweenSteps) {
-  AssistedEngines engines(plan());
+  DevicePlan device = plan();
+  device.host_lora = true;  // held ones are packed before they are asked for
+  AssistedEngines engines(device);
   const auto ids = prompt(engines.model, 20, 61);
   std::vector<std::vector<float>> expected;
   for (const auto& adapter : engines.on_host) {
@@ -204,6 +217,7 @@ TEST_P(CpuAssist, AdaptersComeAndGoBetweenSteps) {
   engines.on_host.clear();
   for (int round = 0; round < 8; ++round) {
     const auto i = static_cast<std::size_t>(round) % 4;
+    if (round >= 4) engines.cuda->hold_on_host(engines.lora[i], 64);
     const auto adapter = engines.cuda->host_adapter(engines.lora[i]);
     EXPECT_EQ(prefill(engines.cuda.get(), ids, 200, adapter.get(), blocks(0, 9)), expected[i]);
   }

@@ -37,6 +37,7 @@ class TensorParallel : public ::testing::TestWithParam<Shape> {
     DevicePlan plan = small_plan(DType::kF16);
     plan.ranks = GetParam().ranks;
     plan.host_lora_threads = 2;
+    plan.host_lora = true;
     CpuExecutorOptions options;
     static_cast<ExecutorLimits&>(options) = plan.limits;
     options.type = DType::kF32;
@@ -47,6 +48,7 @@ class TensorParallel : public ::testing::TestWithParam<Shape> {
       const auto lora =
           random_adapter(model_, "a", rank, all_targets(), static_cast<std::uint64_t>(rank));
       on_cpu_.push_back(cpu_->pack_adapter(*lora, 0));
+      if (rank != 16) cuda_->hold_on_host(lora, 64);
       on_cuda_.push_back(cuda_->pack_adapter(*lora, 64));
       on_cuda_.back()->wait();
       on_host_.push_back(cuda_->host_adapter(lora));

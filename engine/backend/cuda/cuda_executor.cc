@@ -262,21 +262,25 @@ std::unique_ptr<DeviceAdapter> CudaExecutor::pack_adapter(const LoraWeights& wei
 
 void CudaExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) {
   enter_thread();
+  if (plan_.host_lora) host_lora()->hold(weights);
   adapters_->hold_on_host(std::move(weights), width);
+}
+
+// Made when it is first asked for: its threads and pinned memory are for those who use it.
+HostLora* CudaExecutor::host_lora() {
+  enter_thread();
+  const std::lock_guard lock(host_lora_mutex_);
+  if (host_lora_ == nullptr) {
+    host_lora_ =
+        std::make_unique<HostLora>(model_, plan_, seat_.shard.rank,
+                                   StepInput::most_rows(plan_.limits), host_arrived_, &pinned_);
+  }
+  return host_lora_.get();
 }
 
 std::unique_ptr<DeviceAdapter> CudaExecutor::host_adapter(
     std::shared_ptr<const LoraWeights> weights) {
-  enter_thread();
-  {
-    const std::lock_guard lock(host_lora_mutex_);
-    if (host_lora_ == nullptr) {
-      host_lora_ =
-          std::make_unique<HostLora>(model_, plan_, seat_.shard.rank,
-                                     StepInput::most_rows(plan_.limits), host_arrived_, &pinned_);
-    }
-  }
-  return host_lora_->pack(*weights);
+  return host_lora()->adapter(*weights);
 }
 
 // One matrix of a layer with the adapter folded in; rows of layers that it leaves alone are the

@@ -97,6 +97,7 @@ class CudaExecutor final : public Executor {
   void fold(const CudaAdapter& adapter, int layer, Fused which, void* out, cudaStream_t stream);
   void take_merge_memory();
   std::shared_ptr<std::byte> take_whole_memory();
+  HostLora* host_lora();
 
   void forward(const StepShape& shape, const SamplingOptions& sampling, StepTimer* timer);
   void wait_for_layer(int layer);

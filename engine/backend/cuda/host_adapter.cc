@@ -20,10 +20,9 @@ kernels::Panels pack(const Tensor& tensor, kernels::DType type, std::byte** next
 
 }  // namespace
 
-HostAdapter::HostAdapter(const LoraWeights& weights, kernels::DType type,
-                         std::shared_ptr<AdapterStorage> storage)
-    : EngineAdapter(Side::kHost),
-      storage_(std::move(storage)),
+PackedAdapter::PackedAdapter(const LoraWeights& weights, kernels::DType type,
+                             std::shared_ptr<AdapterStorage> storage)
+    : storage_(std::move(storage)),
       rank_(weights.rank()),
       pairs_(static_cast<std::size_t>(weights.layers() * kLinearLayers)) {
   const auto for_each = [&](auto&& visit) {
@@ -47,6 +46,6 @@ HostAdapter::HostAdapter(const LoraWeights& weights, kernels::DType type,
   });
 }
 
-HostAdapter::~HostAdapter() { storage_->give(data_, size_); }
+PackedAdapter::~PackedAdapter() { storage_->give(data_, size_); }
 
 }  // namespace servelab::cuda

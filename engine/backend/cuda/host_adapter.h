@@ -1,4 +1,4 @@
-// An adapter that stays in host memory, packed for the CPU's LoRA kernels.
+// Adapters that stay in host memory, packed for the CPU's LoRA kernels.
 #ifndef SERVELAB_BACKEND_CUDA_HOST_ADAPTER_H_
 #define SERVELAB_BACKEND_CUDA_HOST_ADAPTER_H_
 
@@ -12,18 +12,17 @@
 
 namespace servelab::cuda {
 
-class HostAdapter final : public EngineAdapter {
+// One adapter's panels.
+class PackedAdapter {
  public:
-  // `type` of the panels: kF32 or kBf16. Throws SpecError when there is no memory.
-  HostAdapter(const LoraWeights& weights, kernels::DType type,
-              std::shared_ptr<AdapterStorage> storage);
-  ~HostAdapter() override;
+  // `type`: kF32 or kBf16. Throws SpecError when there is no memory.
+  PackedAdapter(const LoraWeights& weights, kernels::DType type,
+                std::shared_ptr<AdapterStorage> storage);
+  ~PackedAdapter();
+  PackedAdapter(const PackedAdapter&) = delete;
+  PackedAdapter& operator=(const PackedAdapter&) = delete;
 
-  int rank() const override { return rank_; }
-  Bytes bytes() const override { return 0; }  // on the device
-  int layers() const { return static_cast<int>(pairs_.size()) / kLinearLayers; }
-
-  // Null when the adapter leaves that layer alone.
+  int rank() const { return rank_; }
   const kernels::LoraPair* find(int layer, LinearLayer which) const {
     const kernels::LoraPair& pair =
         pairs_[static_cast<std::size_t>(layer * kLinearLayers) + static_cast<std::size_t>(which)];
@@ -36,6 +35,22 @@ class HostAdapter final : public EngineAdapter {
   std::vector<kernels::LoraPair> pairs_;
   std::size_t size_ = 0;
   std::byte* data_ = nullptr;
+};
+
+class HostAdapter final : public EngineAdapter {
+ public:
+  explicit HostAdapter(std::shared_ptr<const PackedAdapter> packed)
+      : EngineAdapter(Side::kHost), packed_(std::move(packed)) {}
+
+  int rank() const override { return packed_->rank(); }
+  Bytes bytes() const override { return 0; }  // on the device
+  // Null when the adapter leaves that layer alone.
+  const kernels::LoraPair* find(int layer, LinearLayer which) const {
+    return packed_->find(layer, which);
+  }
+
+ private:
+  const std::shared_ptr<const PackedAdapter> packed_;
 };
 
 }  // namespace servelab::cuda

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "engine/backend/cuda/stream_wait.h"
 #include "engine/core/check.h"
@@ -77,7 +78,7 @@ HostLora::HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, i
   workers_ = std::make_unique<HostWorkers>(threads_of(plan), cores_of(plan, rank), signal_, reply_);
 }
 
-std::unique_ptr<HostAdapter> HostLora::pack(const LoraWeights& weights) const {
+std::shared_ptr<const PackedAdapter> HostLora::pack(const LoraWeights& weights) const {
   SL_CHECK(weights.layers() == shapes_.layers, "an adapter has its model's layers");
   for (const LinearLayer target : weights.targets()) {
     if (std::find(targets_.begin(), targets_.end(), target) != targets_.end()) continue;
@@ -85,7 +86,22 @@ std::unique_ptr<HostAdapter> HostLora::pack(const LoraWeights& weights) const {
                     kLinearLayerNames[static_cast<std::size_t>(target)] +
                     "', which lora.targets does not name");
   }
-  return std::make_unique<HostAdapter>(weights, panels_type_, storage_);
+  return std::make_shared<const PackedAdapter>(weights, panels_type_, storage_);
+}
+
+void HostLora::hold(std::shared_ptr<const LoraWeights> weights) {
+  Held held{weights, pack(*weights)};
+  const std::lock_guard lock(mutex_);
+  held_.insert_or_assign(weights.get(), std::move(held));
+}
+
+std::unique_ptr<HostAdapter> HostLora::adapter(const LoraWeights& weights) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = held_.find(&weights);
+    if (found != held_.end()) return std::make_unique<HostAdapter>(found->second.packed);
+  }
+  return std::make_unique<HostAdapter>(pack(weights));
 }
 
 // --- a step ---

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/backend/cuda/host_adapter.h"
@@ -41,8 +43,10 @@ class HostLora {
   HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, int most_rows,
            std::int32_t* arrived, PinnedPool* pinned);
 
-  // Any thread. Throws SpecError for an adapter of other layers than the plan's targets.
-  std::unique_ptr<HostAdapter> pack(const LoraWeights& weights) const;
+  // Packs an adapter now, so that adapter() finds it packed. Any thread. Both throw SpecError for
+  // one that changes other layers than the plan's targets.
+  void hold(std::shared_ptr<const LoraWeights> weights);
+  std::unique_ptr<HostAdapter> adapter(const LoraWeights& weights);
 
   // What one step does. Left without finish(), because something failed, it gives up: neither the
   // stream nor the host's threads go on waiting for each other, and the stream has come to its end.
@@ -80,6 +84,7 @@ class HostLora {
     int count = 0;
   };
 
+  std::shared_ptr<const PackedAdapter> pack(const LoraWeights& weights) const;
   void begin(const HostRows& rows, HostCopy copy, cudaStream_t stream);
   bool touched(int layer, Fused which) const;
   std::int64_t& number_of(int layer, Fused which);
@@ -94,8 +99,14 @@ class HostLora {
   const std::vector<LinearLayer> targets_;  // that the memory below is wide enough for
   const kernels::Ops& ops_;
   const std::shared_ptr<AdapterStorage> storage_ = std::make_shared<AdapterStorage>();
-  HostMemory x_;      // [packed rows][k]
-  HostMemory delta_;  // [packed rows][n]
+  struct Held {
+    std::shared_ptr<const LoraWeights> weights;  // so that its address stays its own
+    std::shared_ptr<const PackedAdapter> packed;
+  };
+  std::mutex mutex_;
+  std::unordered_map<const LoraWeights*, Held> held_;  // guarded
+  HostMemory x_;                                       // [packed rows][k]
+  HostMemory delta_;                                   // [packed rows][n]
   HostMemory words_;
   std::uint32_t* signal_ = nullptr;
   std::uint32_t* reply_ = nullptr;
