@@ -59,14 +59,14 @@ def draw(results: Results, out: Path) -> list[Path]:
             if x.size:
                 any_published = True
                 axes.plot(x, y / y[np.argmax(x)], color=style.GREY, marker=marker, zorder=1,
-                          linestyle=":", markerfacecolor="none")
+                          linestyle="", markerfacecolor="none")
         axes.set(xlabel="share of the SMs (%)", ylim=(0, None))
         axes.axhline(1, color=style.GREY, linewidth=0.6, zorder=0)
         style.panel_label(axes, f"{phase} step")
     panels[0].set_ylabel("time over that on all SMs")
     handles = panels[0].get_legend_handles_labels()[0]
     if any_published:
-        handles.append(plt.Line2D([], [], color=style.GREY, linestyle=":", marker="o",
+        handles.append(plt.Line2D([], [], color=style.GREY, linestyle="", marker="o",
                                   markerfacecolor="none",
                                   label="published (artifact, A100, marker by batch)"))
     style.finish(figure, results, handles, note="prompts of 128 tokens; base model")

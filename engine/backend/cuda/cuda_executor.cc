@@ -15,8 +15,7 @@ using kernels::DType;
 using kernels::LoraKind;
 
 constexpr std::size_t kDenseWorkspace = std::size_t{32} << 20;
-constexpr int kLoraGrain = 64;  // of the LoRA kernels
-constexpr int kVector = 8;      // elements of 16 bytes
+constexpr int kVector = 8;  // elements of 16 bytes
 constexpr int kWidestHead = 256;
 constexpr const char* kBatchTokens = "engine.max_batch_tokens";
 constexpr const char* kBatch = "engine.max_batch";
@@ -92,8 +91,8 @@ void CudaExecutor::check_shapes() const {
   for (const LinearLayer target : plan_.targets) {
     const char* const layer = kLinearLayerNames[static_cast<std::size_t>(target)];
     const LinearShape shape = linear_shape(model_, layer);
-    if (shape.in % kLoraGrain == 0 && shape.out % kLoraGrain == 0) continue;
-    refuse("layers with adapters to be multiples of 64 wide (" + std::string(layer) + ")");
+    if (shape.in % kVector == 0 && shape.out % kVector == 0) continue;
+    refuse("layers with adapters to be multiples of 8 wide (" + std::string(layer) + ")");
   }
 }
 
