@@ -243,6 +243,17 @@ ConfigNode sources_node(const BuiltWorkload& workload) {
   return list;
 }
 
+// What a run's first plan with LoRA on the host would be refused for.
+void check_host_lora(const PointSettings& point, const TechniqueEntry& entry) {
+  if (!point.technique->capabilities().host_lora) return;
+  const char* why = nullptr;
+  if (point.backend == "twin") why = point_cost_model(point)->no_host_lora();
+  if (is_real(point.backend) && point.runtime.adapter_store == "disk") why = kHostLoraFromDisk;
+  if (why == nullptr) return;
+  throw SpecError(entry.mark,
+                  "technique " + in_quotes(entry.label) + " computes LoRA on the host, but " + why);
+}
+
 }  // namespace
 
 std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings) {
@@ -292,6 +303,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   } catch (const SpecError& error) {
     throw SpecError(section_of(settings, "cluster").mark, error.what());
   }
+  check_host_lora(point, entry);
   point.workload = section_of(settings, "workload");
   check_workload(point.workload);
   point.seed = seed;

@@ -131,6 +131,7 @@ class Technique {
     bool mixed_batches = false;        // several adapters in one step
     bool merges = false;               // folds adapters into the weights
     bool knows_output_length = false;  // declared oracle: output_limit() is the true length
+    bool host_lora = false;            // plans LoRA on the host, as it is set up
   };
   virtual Capabilities capabilities() const = 0;
 
