@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 
-from analysis import service, slo_limits
+from analysis import iterations, service, slo_limits
 
 if TYPE_CHECKING:
     from analysis.results import Results
@@ -158,6 +158,10 @@ DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
     "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),
+    "prefill_step_mean_s": _each(lambda r, i: iterations.step_mean_s(r, i, prefill=True)),
+    "decode_step_mean_s": _each(lambda r, i: iterations.step_mean_s(r, i, prefill=False)),
+    "adapter_load_mean_s": _each(iterations.load_mean_s),
+    "cold_start_share_percent": _each(iterations.cold_start_share),
     **{name: _service(name) for name in service.METRICS},
     **{name: _of_slo(name, slo_limits.DEFAULT) for name in service.SLO_METRICS},
 }

@@ -21,6 +21,7 @@ struct CaraserveParams {
   std::string cold = "host";
   std::string host_copy = "fused";
   std::string loading = "wait";
+  std::string idle = "keep";
   int prefill_batch = 1;
 
   void fields(ParamFields& f) {
@@ -34,6 +35,8 @@ struct CaraserveParams {
           "a decode whose adapter still loads: the step waits, the host computes its LoRA, or it "
           "is left out of the step")
         .one_of({"wait", "host", "skip"});
+    f.add("idle", &idle, "an adapter that no request uses: kept until others need room, or dropped")
+        .one_of({"keep", "drop"});
     f.add("prefill_batch", &prefill_batch, "prompts in one prefill step").range(1, 4096);
   }
 };
@@ -52,7 +55,13 @@ class CaraservePolicy final : public ReplicaPolicy {
     builder_.begin(view, out);
     prefill(view, out);
     if (out->slices.empty()) decode(view, out);
+    drop_idle(view, out);
     return !out->empty();
+  }
+
+  void on_step_done(const ReplicaView& view, const StepReport& report) override {
+    if (params_.idle == "keep") return;
+    for (const RequestId id : report.finished) maybe_idle_.push_back(view.request(id).adapter());
   }
 
  private:
@@ -94,7 +103,19 @@ class CaraservePolicy final : public ReplicaPolicy {
     return true;
   }
 
-  // LightLLM's bound: every running request at the longest that its client allows.
+  void drop_idle(const ReplicaView& view, StepPlan* out) {
+    for (const AdapterId id : maybe_idle_) {
+      if (id == kBaseModel || view.adapters().users(id) > 0 || !view.adapters().evictable(id) ||
+          builder_.uses(id) || builder_.evicted(id)) {
+        continue;
+      }
+      out->evict.push_back(id);
+    }
+    maybe_idle_.clear();
+  }
+
+  // LightLLM's bound on what the running requests will come to hold, as S-LoRA has it: clients ask
+  // for as many tokens as they get.
   void bound_admission(const ReplicaView& view) {
     bound_.clear();
     for (const RequestId id : view.running()) {
@@ -128,6 +149,7 @@ class CaraservePolicy final : public ReplicaPolicy {
   HostCopy copy_;
   StepBuilder builder_{StepBuilder::Options{}};
   AdmissionBound bound_;
+  std::vector<AdapterId> maybe_idle_;  // of requests that have just finished
   std::int64_t adapter_blocks_ = 0;
 };
 
@@ -141,6 +163,7 @@ class CaraserveTechnique final : public Technique {
   std::string paper() const override { return "CaraServe (2024) 4"; }
   Capabilities capabilities() const override {
     return {.mixed_batches = true,
+            .knows_output_length = true,
             .host_lora = params_.cold == "host" || params_.loading == "host"};
   }
   void fields(ParamFields& f) override { params_.fields(f); }

@@ -250,8 +250,7 @@ void check_host_lora(const PointSettings& point, const TechniqueEntry& entry) {
   if (point.backend == "twin") why = point_cost_model(point)->no_host_lora();
   if (is_real(point.backend) && point.runtime.adapter_store == "disk") why = kHostLoraFromDisk;
   if (why == nullptr) return;
-  throw SpecError(entry.mark,
-                  "technique " + in_quotes(entry.label) + " computes LoRA on the host, but " + why);
+  throw SpecError(entry.mark, "technique " + in_quotes(entry.label) + ": " + why);
 }
 
 }  // namespace

@@ -114,6 +114,15 @@ TEST(Caraserve, AnAdapterThatIsThereIsUsedThere) {
   EXPECT_EQ(record.replicas[0].loads, 1);
 }
 
+// S-LoRA's habit: an adapter leaves with its last request, and the next one finds it cold.
+TEST(Caraserve, IdleAdaptersMayBeDropped) {
+  EXPECT_EQ(run(to_adapters({0, 1, 0, 0}, 0.05), "").replicas[0].loads, 2);
+  const RunRecord record = run(to_adapters({0, 1, 0, 0}, 0.05), "{idle: drop}");
+  EXPECT_EQ(record.replicas[0].loads, 4);
+  EXPECT_THAT(record.decisions, HasSubstr("evict=0\n"));
+  EXPECT_EQ(run(to_adapters({0, 0, 0}, 0.001), "{idle: drop}").replicas[0].loads, 1);
+}
+
 // One prompt at a time, and all of them before the next decode.
 TEST(Caraserve, PromptsComeBeforeDecodesOneAtATime) {
   const RunRecord record = run(to_adapters({0, 1, 2}), "");
@@ -155,7 +164,7 @@ TEST(Caraserve, SaysWhetherItNeedsTheHost) {
 // Every setting through a burst with few slots and little memory, and one adapter pool in the KV's.
 TEST(Caraserve, EverySettingServesEverything) {
   for (const char* params :
-       {"{cold: wait}", "{loading: host}", "{loading: skip}", "{prefill_batch: 8}",
+       {"{cold: wait}", "{loading: host}", "{loading: skip}", "{prefill_batch: 8}", "{idle: drop}",
         "{cold: wait, loading: skip, prefill_batch: 3}"}) {
     for (const auto memory : {AdapterMemory::kSlots, AdapterMemory::kUnified}) {
       for (std::uint64_t seed = 0; seed < 3; ++seed) {

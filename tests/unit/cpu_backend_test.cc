@@ -92,7 +92,7 @@ TEST(CpuBackend, LoraOnTheHostNeedsAdaptersInHostMemory) {
   } catch (const SpecError& error) {
     EXPECT_STREQ(error.what(),
                  "the backend cannot carry this plan out: LoRA on the host needs adapters that "
-                 "stay in host memory: runtime.adapter_store: host, not disk");
+                 "stay in host memory: runtime.adapter_store: host");
   }
 }
 

@@ -28,8 +28,7 @@ class AdapterSource {
 
 // Why such plans are refused where kept() is empty.
 inline constexpr const char* kHostLoraFromDisk =
-    "LoRA on the host needs adapters that stay in host memory: runtime.adapter_store: host, not "
-    "disk";
+    "LoRA on the host needs adapters that stay in host memory: runtime.adapter_store: host";
 
 // A request's prompt: `tokens` ids below the model's vocabulary.
 using PromptSource = std::function<std::vector<std::int32_t>(RequestId id, int tokens)>;
