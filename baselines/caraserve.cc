@@ -3,8 +3,8 @@
 // server: prompts before decodes, one at a time; FCFS admission by a bound on future memory; a
 // decode step waits for the adapters that are still loading.
 //
-// OnDemand, the paper's baseline (7.1), is `cold: wait`: the same scheduler, and the prefill waits
-// for the load.
+// The paper's baselines (7.1) are settings of the same scheduler. OnDemand is `cold: wait`: the
+// prefill waits for the load. Cached, an oracle, is `engine: {cached_adapters: true}`.
 #include <string>
 #include <vector>
 

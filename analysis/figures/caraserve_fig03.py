@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from analysis import iterations, published, style
+from analysis import published, steps, style
 from analysis.results import Results
 
 COLORS = [style.BLUE, style.ORANGE, style.VERMILION, style.GREEN]
@@ -44,7 +44,7 @@ def draw_shares(axes: Axes, results: Results) -> list[str]:
     lines = [f"{'requests/s':>12}{'mean %':>9}{'median %':>10}{'P99 %':>8}"]
     for number, one in enumerate(share_rates(rate, rank)):
         own = np.flatnonzero((rate == one) & (rank == rank.max()))
-        every = np.sort(np.concatenate([iterations.cold_start_shares(results, i) for i in own]))
+        every = np.sort(np.concatenate([steps.cold_start_shares(results, i) for i in own]))
         if not every.size:
             continue
         mean, color = float(np.nanmean(share[own])), COLORS[number % len(COLORS)]

@@ -15,6 +15,7 @@
 #include "engine/model/adapter_registry.h"
 #include "engine/model/hf_model.h"
 #include "engine/record/build_id.h"
+#include "engine/run/point_check.h"
 #include "engine/run/real_run.h"
 #include "engine/run/spec_text.h"
 #include "engine/serve/backend.h"
@@ -243,16 +244,6 @@ ConfigNode sources_node(const BuiltWorkload& workload) {
   return list;
 }
 
-// What a run's first plan with LoRA on the host would be refused for.
-void check_host_lora(const PointSettings& point, const TechniqueEntry& entry) {
-  if (!point.technique->capabilities().host_lora) return;
-  const char* why = nullptr;
-  if (point.backend == "twin") why = point_cost_model(point)->no_host_lora();
-  if (is_real(point.backend) && point.runtime.adapter_store == "disk") why = kHostLoraFromDisk;
-  if (why == nullptr) return;
-  throw SpecError(entry.mark, "technique " + in_quotes(entry.label) + ": " + why);
-}
-
 }  // namespace
 
 std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings) {
@@ -291,18 +282,17 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   if (!entry.engine.is_null()) {
     bind_params(entry.engine, "'engine' of technique " + in_quotes(entry.label), &point.engine);
   }
-  try {
-    check_engine(*point.technique, point.engine);
-  } catch (const SpecError& error) {
-    throw SpecError(entry.mark, "technique " + in_quotes(entry.label) + ": " + error.what());
-  }
   choose_route(spec, settings, entry, &point);
   try {
     point_cost_model(point);
   } catch (const SpecError& error) {
     throw SpecError(section_of(settings, "cluster").mark, error.what());
   }
-  check_host_lora(point, entry);
+  try {
+    check_technique(point);
+  } catch (const SpecError& error) {
+    throw SpecError(entry.mark, "technique " + in_quotes(entry.label) + ": " + error.what());
+  }
   point.workload = section_of(settings, "workload");
   check_workload(point.workload);
   point.seed = seed;

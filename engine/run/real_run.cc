@@ -206,6 +206,9 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
     plan.padded = layout.padded_adapters;
     plan.whole_models = layout.whole_models;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);
+    for (int rank = 0; settings.engine.device_share != 1 && rank < plan.ranks; ++rank) {
+      plan.partitions.push_back(accelerator->partition(plan.device + rank));
+    }
     return accelerator->make(settings.model, weights, plan);
   };
   return make_real_backend(run.timeline.get(), cost, workload, run.adapters.get(),

@@ -37,6 +37,7 @@ void Replica::plan() {
   int without_step = 0;
   while (view_.steps_in_flight_ < static_cast<int>(steps_.size())) {
     plan_.clear();
+    plan_.device_share = device_share_;
     if (!policy_->plan(view_, &plan_) || plan_.empty()) return;
     const bool starts_step = !plan_.slices.empty();
     apply(&plan_);
@@ -87,6 +88,8 @@ void Replica::apply(StepPlan* plan) {
   }
   for (const AdapterId id : plan->load) begin_load(id);
   if (plan->slices.empty()) return;
+  SL_CHECK(plan->device_share > 0 && plan->device_share <= 1,
+           "I7: a step's share of the device is in (0, 1]");
 
   std::uint32_t slot = 0;
   while (steps_[slot].active) ++slot;

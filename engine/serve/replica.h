@@ -10,7 +10,7 @@
 //   I5  loads start from absent with room; evictions end resident adapters that neither a step in
 //       flight nor the merged weights use
 //   I6  a slice computes between one and all of a request's pending tokens
-//   I7  a step keeps the engine's limits on requests and on tokens
+//   I7  a step keeps the engine's limits on requests and tokens; its share of the device is (0, 1]
 //   I8  every request ends exactly once, with exactly its output length
 //   I9  only running requests outside a step are preempted, and not run by the same plan; only
 //       unfinished ones are rejected
@@ -124,8 +124,8 @@ class Replica {
   std::unique_ptr<KvPool> kv_;
   std::unique_ptr<AdapterPool> adapters_;
   AdapterForm form_;
-  Bytes kv_per_token_ = 0;
-  Bytes whole_model_bytes_ = 0;
+  double device_share_ = 1;
+  Bytes kv_per_token_ = 0, whole_model_bytes_ = 0;
   int max_context_tokens_ = 0;
 
   StepPlan plan_;

@@ -8,7 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-from analysis import draw, iterations
+from analysis import draw
+from analysis import steps as step_metrics
+from analysis.errors import ResultsError
 from analysis.figures import caraserve_fig03
 from analysis.results import Results
 from caraserve_results import fig03, fig16, loads, requests, steps
@@ -32,10 +34,10 @@ def test_steps_count_with_what_they_waited_for(tmp_path):
     assert results.metric("decode_step_mean_s")[0] == pytest.approx(0.035)
 
 
-def test_without_steps_there_is_nothing_to_say(tmp_path):
+def test_without_steps_cold_starts_cannot_be_told(tmp_path):
     results = loaded(tmp_path, requests([0], [100]))
-    for name in ("prefill_step_mean_s", "decode_step_mean_s", "cold_start_share_percent"):
-        assert math.isnan(results.metric(name)[0]), name
+    with pytest.raises(ResultsError, match="has no dataset /steps"):
+        results.metric("cold_start_share_percent")
 
 
 def test_without_a_prompt_no_prefill_has_a_mean(tmp_path):
@@ -56,7 +58,7 @@ def test_cold_starts_of_others_delay_a_request_too(tmp_path):
         **steps([100, 200, 300], [5, 0, 5], load_wait=[40, 0, 20], dense=[60, 100, 80]),
         **requests([0, 30, 100, 0, 0], [300, 300, 200, 100, 90], [1, 1, 1, 1, 2])})
     # All of both waits; 10 ms of the first and the second; between them; the first; not finished.
-    shares = iterations.cold_start_shares(results, 0)
+    shares = step_metrics.cold_start_shares(results, 0)
     assert shares.tolist() == pytest.approx([100 * 60 / 300, 100 * 30 / 270, 0, 40])
     assert results.metric("cold_start_share_percent")[0] == pytest.approx(shares.mean())
 
@@ -66,7 +68,7 @@ def test_replicas_wait_on_their_own(tmp_path):
                 **requests([0, 0], [100, 100])}
     datasets["steps/replica"] = np.array([0, 1])
     datasets["requests/replica"] = np.array([1, 0])
-    assert iterations.cold_start_shares(loaded(tmp_path, datasets), 0).tolist() == [0, 50]
+    assert step_metrics.cold_start_shares(loaded(tmp_path, datasets), 0).tolist() == [0, 50]
 
 
 def test_overlaps_against_counting_every_instant():
@@ -80,7 +82,7 @@ def test_overlaps_against_counting_every_instant():
         for a, b in zip(start, stop):
             covered[a:b] = 1
         shuffled = rng.permutation(len(start))
-        found = iterations.overlap(begin, end, start[shuffled], stop[shuffled])
+        found = step_metrics.overlap(begin, end, start[shuffled], stop[shuffled])
         assert found.tolist() == [int(covered[a:b].sum()) for a, b in zip(begin, end)]
 
 

@@ -132,6 +132,29 @@ inline std::vector<float> prefill(Executor* executor, const std::vector<std::int
   return {logits.begin(), logits.end()};
 }
 
+// Logits of a prefill and of decodes after it, often enough to be recorded, each step at the next
+// of `shares` of the device.
+inline std::vector<std::vector<float>> generate(Executor* executor, const DeviceAdapter* adapter,
+                                                const std::vector<double>& shares) {
+  std::vector<std::vector<float>> all;
+  Part part;
+  part.ids = prompt(executor->model(), 20, 1);
+  part.table = blocks(0, 20);
+  part.adapter = adapter;
+  for (int step = 0; step < 8; ++step) {
+    const SequenceSlice slice = part.slice();
+    StepMode mode;
+    mode.device_share = shares[static_cast<std::size_t>(step) % shares.size()];
+    std::vector<std::int32_t> sampled;
+    executor->run({&slice, 1}, mode, {}, &sampled);
+    const auto logits = executor->logits();
+    all.emplace_back(logits.begin(), logits.end());
+    part.context = part.ids.size();
+    part.ids.push_back(sampled.front());
+  }
+  return all;
+}
+
 // Largest difference as a share of the largest expected value; infinite where one is not a number.
 inline double difference(const std::vector<float>& got, const std::vector<float>& expected) {
   if (got.size() != expected.size() || got.empty()) return INFINITY;

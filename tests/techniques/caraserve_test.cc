@@ -114,6 +114,29 @@ TEST(Caraserve, AnAdapterThatIsThereIsUsedThere) {
   EXPECT_EQ(record.replicas[0].loads, 1);
 }
 
+// The paper's Cached: nothing loads, and no memory is taken from the KV cache.
+TEST(Caraserve, CachedAdaptersAreThereFromTheStart) {
+  Workload workload = to_adapters({0, 1, 2, 3});
+  test::RunOptions options;
+  options.technique = "caraserve";
+  options.engine = test::small_engine();
+  options.engine.adapter_slots = 1;
+  options.record.decision_text = true;
+  const std::int64_t with_slot = test::run(workload, options).replicas[0].kv_blocks_total;
+  options.engine.cached_adapters = true;
+  const RunRecord record = test::run(workload, options);
+  EXPECT_EQ(test::violation(workload, record), "");
+  EXPECT_EQ(record.replicas[0].loads, 0);
+  EXPECT_EQ(record.replicas[0].load_wait, 0);
+  EXPECT_THAT(record.decisions, Not(HasSubstr("load=")));
+  EXPECT_THAT(record.decisions, Not(HasSubstr("evict=")));
+  EXPECT_THAT(record.decisions, Not(HasSubstr("h\n")));
+  // The slot that the other run reserved.
+  EXPECT_EQ(record.replicas[0].kv_blocks_total - with_slot, kLarge / (16 * kKiB));
+  options.engine.adapter_memory = AdapterMemory::kUnified;  // pages of the KV cache: none either
+  EXPECT_EQ(test::run(workload, options).replicas[0].loads, 0);
+}
+
 // S-LoRA's habit: an adapter leaves with its last request, and the next one finds it cold.
 TEST(Caraserve, IdleAdaptersMayBeDropped) {
   EXPECT_EQ(run(to_adapters({0, 1, 0, 0}, 0.05), "").replicas[0].loads, 2);

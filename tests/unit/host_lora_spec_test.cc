@@ -64,6 +64,14 @@ TEST_F(HostLoraSpec, AdaptersOnDisk) {
                 "in host memory: runtime.adapter_store: host"));
 }
 
+TEST_F(HostLoraSpec, CachedAdaptersAreNoneOfARealDevices) {
+  const std::string cached =
+      "techniques: [{technique: caraserve, label: cached, engine: {cached_adapters: true}}]\n";
+  EXPECT_EQ(error("model: llama-2-7b\nhardware: a10-24g\n", cached), "");
+  EXPECT_THAT(error(kCpu, cached),
+              HasSubstr("technique 'cached': engine.cached_adapters is an oracle of the twin"));
+}
+
 TEST_F(HostLoraSpec, UnknownSettingsAreToldWithTheKnown) {
   EXPECT_THAT(error(kTwin, "techniques: [{technique: caraserve, with: {host_copy: sync}}]\n"),
               HasSubstr("fused, native"));

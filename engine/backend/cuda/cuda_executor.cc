@@ -29,6 +29,11 @@ std::size_t matrix_bytes(FusedShape shape, DType type) {
   return product(shape.n, shape.k, kernels::bytes_of(type));
 }
 
+std::shared_ptr<SmShares> shares_of(const DevicePlan& plan) {
+  if (plan.partitions.empty()) return nullptr;
+  return std::static_pointer_cast<SmShares>(plan.partitions.front());
+}
+
 int set_device(int device) {
   check(cudaSetDevice(device), "choosing the device");
   int multiprocessors = 0;
@@ -46,7 +51,7 @@ CudaExecutor::CudaExecutor(const ModelConfig& model, const ModelWeights& weights
       model_(shard_model(model, seat.shard)),
       plan_(plan),
       shapes_(model_),
-      multiprocessors_(set_device(plan.device)),
+      stream_(set_device(plan.device), shares_of(plan)),
       kv_(model_, plan),
       merged_(static_cast<std::size_t>(model.layers)),
       use_merged_(static_cast<std::size_t>(model.layers)) {
@@ -146,7 +151,7 @@ void CudaExecutor::plan_workspaces(MemoryPlan* plan) {
   for (int s = 1; s <= sequences; ++s) {
     for (int length = 1; length < 2 * positions; length *= 2) {
       const int splits = kernels::cuda::decode_splits(
-          s, shapes_.kv_heads, std::min(length, positions), multiprocessors_);
+          s, shapes_.kv_heads, std::min(length, positions), stream_.multiprocessors());
       workspace_bytes_.attention =
           std::max(workspace_bytes_.attention,
                    kernels::cuda::decode_workspace(s, shapes_.heads, shapes_.head_dim, splits));
@@ -221,9 +226,8 @@ void CudaExecutor::take_merge_memory() {
 // --- what can be asked ---
 
 const char* CudaExecutor::unsupported(const StepPlan& plan) const {
-  if (plan.device_share != 1.0) {
-    return "the CUDA engine gives a step the whole device: shares of its multiprocessors are not "
-           "built yet";
+  if (plan.device_share != 1.0 && !stream_.has_shares()) {
+    return "this device was not set up for shares of its SMs: set engine.device_share";
   }
   if (plan.model != ModelId{}) return "the CUDA engine runs one model per replica";
   for (const Slice& slice : plan.slices) {

@@ -16,6 +16,7 @@
 #include "engine/backend/cuda/kv_store.h"
 #include "engine/backend/cuda/step_graphs.h"
 #include "engine/backend/cuda/step_input.h"
+#include "engine/backend/cuda/step_stream.h"
 #include "engine/backend/cuda/step_timer.h"
 #include "engine/model/shard.h"
 #include "kernels/cuda/dense.h"
@@ -119,10 +120,9 @@ class CudaExecutor final : public Executor {
   const ModelConfig model_;  // this rank's part
   const DevicePlan plan_;
   const Shapes shapes_;
-  int multiprocessors_ = 0;
 
   PinnedPool pinned_;
-  Stream stream_;
+  StepStream stream_;
   Workspaces workspace_bytes_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<DeviceWeights> weights_;

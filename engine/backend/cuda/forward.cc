@@ -48,8 +48,10 @@ StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const StepMod
   const StepShape& shape =
       input_->lay_out(slices, mode.kernel, mode.exec == Exec::kUnmerged, sampling, bucketed);
   SL_CHECK(shape.rows <= StepInput::most_rows(plan_.limits), "a step keeps max_batch_tokens");
-  if (whole_ != nullptr) device_adapter(slices.front())->hold(stream_.get(), model_.layers);
 
+  const StepStream::Confined confined = stream_.confine(mode.device_share);
+  dense_->tune_for(stream_.multiprocessors());
+  if (whole_ != nullptr) device_adapter(slices.front())->hold(stream_.get(), model_.layers);
   timer_.begin(stream_.get(), measure_);
   check(cudaMemcpyAsync(input_->device(), host_input_.get(), input_->used_bytes(),
                         cudaMemcpyHostToDevice, stream_.get()),
@@ -113,6 +115,7 @@ StepGraphs::Key CudaExecutor::graph_key(const StepShape& shape,
           merged_set_,
           std::bit_cast<std::uint64_t>(random ? sampling.temperature : 0.0),
           std::bit_cast<std::uint64_t>(random ? sampling.top_p : 0.0),
+          stream_.place(),
           whole_ == nullptr ? 0 : std::bit_cast<std::uintptr_t>(whole_->front()[0])};
 }
 
@@ -187,7 +190,7 @@ void CudaExecutor::attention(int layer, const StepShape& shape) {
     batch.max_queries = 1;
     batch.max_length = shape.decode_length;
     const int splits = kernels::cuda::decode_splits(shape.decodes, shapes_.kv_heads,
-                                                    shape.decode_length, multiprocessors_);
+                                                    shape.decode_length, stream_.multiprocessors());
     SL_CHECK(kernels::cuda::decode_workspace(shape.decodes, shapes_.heads, shapes_.head_dim,
                                              splits) <= workspace_bytes_.attention,
              "attention's workspace is as planned");

@@ -47,6 +47,7 @@ TpExecutor::TpExecutor(const ModelConfig& model, const ModelWeights& weights,
     const auto r = static_cast<std::size_t>(rank);
     DevicePlan own = plan;
     own.device = plan.device + rank;
+    if (!plan.partitions.empty()) own.partitions = {plan.partitions[r]};
     ranks_[r] = std::make_unique<CudaExecutor>(model, weights, own,
                                                RankSeat{{rank, plan.ranks}, collectives_[r].get()});
   });

@@ -14,6 +14,13 @@
 
 namespace servelab {
 
+// What models that share a device have in common: who runs on which of its SMs (Accelerator::
+// partition).
+class DevicePartition {
+ public:
+  virtual ~DevicePartition() = default;
+};
+
 // All that a device must have room for, known before anything runs.
 struct DevicePlan {
   ExecutorLimits limits;
@@ -28,6 +35,8 @@ struct DevicePlan {
   bool whole_models = false;  // an adapter is a copy of the weights
   bool merges = false;        // one adapter at a time is merged into a copy
   bool graphs = true;         // decode steps as recorded graphs
+  // By rank, of its device. None: each step has the whole device.
+  std::vector<std::shared_ptr<DevicePartition>> partitions;
 };
 
 // What a device is, for the profile that a calibration writes.
@@ -48,6 +57,10 @@ class Accelerator {
   virtual int devices() const = 0;
 
   virtual DeviceFacts facts(int device) const = 0;
+
+  // For all models on a device whose steps get shares of its SMs (StepPlan::device_share). Throws
+  // SpecError where the device cannot be shared so.
+  virtual std::shared_ptr<DevicePartition> partition(int device) const = 0;
 
   // Throws SpecError when the device cannot hold the plan or compute the model. `weights` may be
   // dropped afterwards.

@@ -1,6 +1,4 @@
-"""What single steps say, from /steps (record.steps) and /events: iterations with prompts and
-without, the loads of adapters, and what requests are held back by them.
-"""
+"""What a run's steps took, from /steps (`record.steps: true`), and loads that hold them back."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -11,28 +9,20 @@ if TYPE_CHECKING:
     from analysis.results import Results
 
 PARTS = ("attention", "collective", "dense", "host", "load_wait", "lora", "swap", "switching")
+_PARTS = [f"steps/parts/{part}" for part in PARTS]
 
 
-def _has_steps(results: Results, index: int) -> bool:
-    point = results.point(index)
-    return bool(point.once("has steps", lambda: point.has("steps/end")))
-
-
-def step_mean_s(results: Results, index: int, prefill: bool) -> float:
-    """Mean time of a step with prompts in it (or without any), from its plan to its end: with what
-    it waited for loads. NaN without such steps, or without record.steps."""
-    if not _has_steps(results, index):
-        return float("nan")
-    read = results.point(index).read_several(
-        ["steps/prompt_tokens", *(f"steps/parts/{part}" for part in PARTS)])
-    own = (read["steps/prompt_tokens"] > 0) == prefill
-    if not own.any():
-        return float("nan")
-    return float(sum(read[f"steps/parts/{part}"][own].mean() for part in PARTS)) / 1e9
+def mean_s(results: Results, index: int, prefill: bool) -> float:
+    """Mean time of the steps that compute prompts, or of those that only decode, from plan to end:
+    with what they waited for loads, as CaraServe's Figure 11 has it. NaN without any."""
+    read = results.point(index).read_several(["steps/prompt_tokens", *_PARTS])
+    own = (read.pop("steps/prompt_tokens") > 0) == prefill
+    return float(np.mean(sum(read.values())[own])) / 1e9 if own.any() else float("nan")
 
 
 def load_mean_s(results: Results, index: int) -> float:
-    """Mean time from the decision to load an adapter until it is there; NaN without a load."""
+    """Mean time from the decision to load an adapter until it is there, from /events; NaN without
+    a load."""
     point = results.point(index)
     read = point.read_several(["events/code", "events/value"])
     codes = point.codes("events/code") or ["load"]
@@ -42,18 +32,15 @@ def load_mean_s(results: Results, index: int) -> float:
 
 def cold_start_shares(results: Results, index: int) -> np.ndarray:
     """Per finished request, the part of its latency in which its replica's step was held back by a
-    load, of its own adapter or another's (%): the cold starts that delay it, CaraServe 2.3. Empty
-    without record.steps."""
-    if not _has_steps(results, index):
-        return np.empty(0)
+    load, of its own adapter or another's (%): the cold starts that delay it, CaraServe 2.3."""
     read = results.point(index).read_several(
         ["requests/scheduled", "requests/last_token", "requests/status", "requests/replica",
-         "steps/end", "steps/replica", *(f"steps/parts/{part}" for part in PARTS)])
+         "steps/end", "steps/replica", *_PARTS])
     done = read["requests/status"] == 1
     begin, end = read["requests/scheduled"][done], read["requests/last_token"][done]
     held = np.zeros(int(done.sum()))
     waits = read["steps/parts/load_wait"]
-    planned = read["steps/end"] - sum(read[f"steps/parts/{part}"] for part in PARTS)
+    planned = read["steps/end"] - sum(read[part] for part in _PARTS)
     for replica in np.unique(read["steps/replica"]):
         waiting = (read["steps/replica"] == replica) & (waits > 0)
         own = read["requests/replica"][done] == replica
@@ -79,6 +66,6 @@ def overlap(begin: np.ndarray, end: np.ndarray, start: np.ndarray, stop: np.ndar
 
 
 def cold_start_share(results: Results, index: int) -> float:
-    """Mean over the finished requests; NaN without any, or without record.steps."""
+    """Mean over the finished requests; NaN without any."""
     shares = cold_start_shares(results, index)
     return float(shares.mean()) if shares.size else float("nan")
