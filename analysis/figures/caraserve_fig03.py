@@ -49,7 +49,7 @@ def draw_shares(axes: Axes, results: Results) -> list[str]:
             continue
         mean, color = float(np.nanmean(share[own])), COLORS[number % len(COLORS)]
         axes.plot(every, np.arange(1, len(every) + 1) / len(every), color=color,
-                  label=f"{one:g} requests/s: mean {mean:.2g} %")
+                  label=f"{one:g} requests/s: mean {mean:.3g} %")
         if one in PAPERS_RATES:
             axes.axvline(published.claim(f"caraserve/fig03-share-{one:g}"), color=color, **DASHED)
         middle, high = np.percentile(every, [50, 99])
