@@ -46,9 +46,8 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
     first_row[static_cast<std::size_t>(key.slice)] = row;
     for (int i = 0; i < tokens; ++i) positions_.push_back(slice.context + i);
     if (const CpuAdapter* adapter = adapters[key.adapter]) {
-      // One prefill is one SGMV segment whatever the plan's kernel is for decodes; so is what the
-      // host has, because that kernel is the device's, for adapters as wide as its slots.
-      const bool alone = adapter->on_host() || (key.prefill && kind_ != LoraKind::kEinsum);
+      // One prefill is one SGMV segment whatever the plan's kernel is for decodes.
+      const bool alone = key.prefill && kind_ != LoraKind::kEinsum;
       std::vector<Segment>& segments = alone ? prefills_ : decodes_;
       if (!segments.empty() && segments.back().adapter == adapter &&
           segments.back().row + segments.back().rows == row) {

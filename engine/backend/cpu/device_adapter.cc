@@ -83,9 +83,7 @@ std::unique_ptr<DeviceAdapter> CpuExecutor::pack_adapter(const LoraWeights& weig
 
 std::unique_ptr<DeviceAdapter> CpuExecutor::host_adapter(
     std::shared_ptr<const LoraWeights> weights) {
-  auto adapter = pack(*weights, 0);
-  adapter->on_host_ = true;
-  return adapter;
+  return pack(*weights, 0);
 }
 
 std::unique_ptr<DeviceAdapter> CpuExecutor::pack_whole_model(const LoraWeights& weights) {

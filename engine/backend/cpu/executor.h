@@ -39,7 +39,7 @@ class CpuExecutor final : public Executor {
   void enter_thread() const override;  // pins it to the first core
 
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
-  // The device is the host: packed at its own rank, outside any slot, and computed in the same way.
+  // The device is the host: packed at its own rank, in no slot, and computed as any other adapter.
   std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
 
@@ -75,7 +75,6 @@ class CpuAdapter final : public DeviceAdapter {
   ~CpuAdapter() override;
   int rank() const override { return rank_; }
   Bytes bytes() const override;
-  bool on_host() const { return on_host_; }  // no slot of the device: not as wide as those
   // Null when the adapter leaves that layer alone.
   const kernels::LoraPair* find(int layer, LinearLayer which) const {
     if (pairs_.empty()) return nullptr;
@@ -87,7 +86,6 @@ class CpuAdapter final : public DeviceAdapter {
  private:
   friend class CpuExecutor;
   int rank_ = 0;
-  bool on_host_ = false;
   std::size_t size_ = 0;
   std::byte* data_ = nullptr;
   std::shared_ptr<AdapterStorage> storage_;  // where data_ goes back to
