@@ -103,14 +103,19 @@ struct Part {
 };
 
 inline std::vector<float> run(Executor* executor, const std::vector<Part>& parts,
-                              Exec exec = Exec::kUnmerged, LoraKernel kernel = LoraKernel::kSgmv) {
+                              const StepMode& mode) {
   std::vector<SequenceSlice> slices;
   for (const Part& part : parts) slices.push_back(part.slice());
   std::vector<std::int32_t> sampled;
-  executor->run(slices, {exec, kernel}, {}, &sampled);
+  executor->run(slices, mode, {}, &sampled);
   EXPECT_EQ(sampled.size(), parts.size());
   const auto logits = executor->logits();
   return {logits.begin(), logits.end()};
+}
+
+inline std::vector<float> run(Executor* executor, const std::vector<Part>& parts,
+                              Exec exec = Exec::kUnmerged, LoraKernel kernel = LoraKernel::kSgmv) {
+  return run(executor, parts, StepMode{exec, kernel});
 }
 
 // Logits after the last token of `ids`, computed in chunks.

@@ -140,6 +140,7 @@ void CudaExecutor::make_plan(MemoryPlan* plan) {
   add(samples, 1, sizeof(std::int32_t), kBatchTokens);
   plan->add("logits", Arena::rounded(product(samples, shapes_.vocab, sizeof(float))), kBatch);
   plan->add("step input", Arena::rounded(StepInput::bytes(model_, plan_.limits)), kBatch);
+  plan->add("step input", Arena::rounded(sizeof(*host_arrived_)), "");
   plan_workspaces(plan);
 }
 
@@ -202,6 +203,9 @@ void CudaExecutor::allocate() {
   dense_workspace_ = arena_->take(kDenseWorkspace);
   lora_workspace_ = arena_->take(workspace_bytes_.lora);
   attention_workspace_ = arena_->take(workspace_bytes_.attention);
+  host_arrived_ = arena_->take_array<std::int32_t>(1);
+  check(cudaMemsetAsync(host_arrived_, 0, sizeof(*host_arrived_), stream_.get()),
+        "clearing a counter");
   kv_.allocate(arena_.get(), &pinned_);
   adapters_ = std::make_shared<AdapterStore>(model_, plan_, arena_.get(), &pinned_);
   take_merge_memory();
@@ -230,8 +234,12 @@ const char* CudaExecutor::unsupported(const StepPlan& plan) const {
   }
   if (plan.model != ModelId{}) return "the CUDA engine runs one model per replica";
   for (const Slice& slice : plan.slices) {
-    if (slice.lora == LoraSite::kDevice) continue;
-    return "the CUDA engine computes LoRA on the device only: LoRA on the host is not built yet";
+    if (slice.lora == LoraSite::kRemote) {
+      return "the CUDA engine computes LoRA on the device or on its host, not on remote servers";
+    }
+    if (slice.lora == LoraSite::kHost && plan.exec == Exec::kMerged) {
+      return "the CUDA engine computes LoRA on the host beside unmerged weights only";
+    }
   }
   return nullptr;
 }
@@ -253,7 +261,25 @@ std::unique_ptr<DeviceAdapter> CudaExecutor::pack_adapter(const LoraWeights& wei
 
 void CudaExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) {
   enter_thread();
+  if (plan_.host_lora) host_lora()->hold(weights);
   adapters_->hold_on_host(std::move(weights), width);
+}
+
+// Made when it is first asked for: its threads and pinned memory are for those who use it.
+HostLora* CudaExecutor::host_lora() {
+  enter_thread();
+  const std::lock_guard lock(host_lora_mutex_);
+  if (host_lora_ == nullptr) {
+    host_lora_ =
+        std::make_unique<HostLora>(model_, plan_, seat_.shard.rank,
+                                   StepInput::most_rows(plan_.limits), host_arrived_, &pinned_);
+  }
+  return host_lora_.get();
+}
+
+std::unique_ptr<DeviceAdapter> CudaExecutor::host_adapter(
+    std::shared_ptr<const LoraWeights> weights) {
+  return host_lora()->adapter(*weights);
 }
 
 // One matrix of a layer with the adapter folded in; rows of layers that it leaves alone are the
@@ -281,6 +307,7 @@ void CudaExecutor::fold(const CudaAdapter& adapter, int layer, Fused which, void
 }
 
 void CudaExecutor::merge(const DeviceAdapter& device_adapter) {
+  SL_CHECK(is_on(Side::kDevice, &device_adapter), "an adapter that is merged is on the device");
   const auto& adapter = static_cast<const CudaAdapter&>(device_adapter);
   unmerge();
   adapter.hold(stream_.get(), model_.layers);

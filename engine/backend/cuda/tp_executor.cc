@@ -57,12 +57,27 @@ const char* TpExecutor::unsupported(const StepPlan& plan) const {
   return ranks_.front()->unsupported(plan);
 }
 
+std::shared_ptr<const LoraWeights> TpExecutor::part(const LoraWeights& weights, int rank) const {
+  const auto found = held_.find(&weights);
+  if (found == held_.end()) return shard_adapter(model_, weights, {rank, ranks()});
+  return found->second.parts[static_cast<std::size_t>(rank)];
+}
+
+void TpExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) {
+  Held held{weights, {}};
+  for (int rank = 0; rank < ranks(); ++rank) {
+    held.parts.push_back(shard_adapter(model_, *weights, {rank, ranks()}));
+    ranks_[static_cast<std::size_t>(rank)]->hold_on_host(held.parts.back(), width);
+  }
+  held_.insert_or_assign(weights.get(), std::move(held));
+}
+
 std::unique_ptr<DeviceAdapter> TpExecutor::pack(
     const LoraWeights& weights,
     const std::function<std::unique_ptr<DeviceAdapter>(Executor*, const LoraWeights&)>& pack_one) {
   auto adapter = std::make_unique<TpAdapter>();
   for (int rank = 0; rank < ranks(); ++rank) {
-    adapter->weights.push_back(shard_adapter(model_, weights, {rank, ranks()}));
+    adapter->weights.push_back(part(weights, rank));
     adapter->parts.push_back(
         pack_one(ranks_[static_cast<std::size_t>(rank)].get(), *adapter->weights.back()));
   }
@@ -78,6 +93,17 @@ std::unique_ptr<DeviceAdapter> TpExecutor::pack_adapter(const LoraWeights& weigh
 std::unique_ptr<DeviceAdapter> TpExecutor::pack_whole_model(const LoraWeights& weights) {
   return pack(weights,
               [](Executor* rank, const LoraWeights& part) { return rank->pack_whole_model(part); });
+}
+
+// Each rank's host computes that rank's part (shard_adapter), and the sum over ranks carries it.
+std::unique_ptr<DeviceAdapter> TpExecutor::host_adapter(
+    std::shared_ptr<const LoraWeights> weights) {
+  auto adapter = std::make_unique<TpAdapter>();
+  for (int rank = 0; rank < ranks(); ++rank) {
+    adapter->parts.push_back(
+        ranks_[static_cast<std::size_t>(rank)]->host_adapter(part(*weights, rank)));
+  }
+  return adapter;
 }
 
 StepParts TpExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/backend/cuda/collective.h"
@@ -27,6 +28,8 @@ class TpExecutor final : public Executor {
 
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
+  void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
+  std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
 
   // The times are rank 0's.
   StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
@@ -51,6 +54,12 @@ class TpExecutor final : public Executor {
     std::vector<std::int32_t> sampled;
     StepParts parts;
   };
+  // An adapter's parts by rank, and the adapter, so that its address stays its own.
+  struct Held {
+    std::shared_ptr<const LoraWeights> weights;
+    std::vector<std::shared_ptr<const LoraWeights>> parts;
+  };
+  std::shared_ptr<const LoraWeights> part(const LoraWeights& weights, int rank) const;
   int ranks() const { return static_cast<int>(ranks_.size()); }
   std::unique_ptr<DeviceAdapter> pack(
       const LoraWeights& weights,
@@ -61,6 +70,7 @@ class TpExecutor final : public Executor {
   mutable RankTeam team_;
   std::vector<std::unique_ptr<CudaExecutor>> ranks_;
   std::vector<RankStep> steps_;
+  std::unordered_map<const LoraWeights*, Held> held_;  // as it was before the run
 };
 
 }  // namespace servelab::cuda

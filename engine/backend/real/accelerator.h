@@ -35,6 +35,12 @@ struct DevicePlan {
   bool whole_models = false;  // an adapter is a copy of the weights
   bool merges = false;        // one adapter at a time is merged into a copy
   bool graphs = true;         // decode steps as recorded graphs
+  // LoRA on the host: whether plans may ask for it (adapters held on the host are then also packed
+  // for its kernels), threads of each device (0: a share of the cores), and their cores: thread i
+  // of all devices is pinned to core [i % size]; empty: not pinned.
+  bool host_lora = false;
+  int host_lora_threads = 0;
+  std::vector<int> host_lora_cores;
   // By rank, of its device. None: each step has the whole device.
   std::vector<std::shared_ptr<DevicePartition>> partitions;
 };
