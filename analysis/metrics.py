@@ -160,6 +160,8 @@ DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
     "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),
+    "adapter_load_mean_s": _each(steps.load_mean_s),
+    "cold_start_share_percent": _each(steps.cold_start_share),
     **{name: _service(name) for name in service.METRICS},
     **{name: _of_slo(name, slo_limits.DEFAULT) for name in service.SLO_METRICS},
 }

@@ -212,6 +212,7 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
   base.targets = linear_layers(settings.lora.targets);
   base.widest_rank = options.widest_rank;
   base.merges = !options.merge_targets.empty();
+  base.host_lora = settings.technique->capabilities().host_lora;
   const auto make = [&settings, &workload, &weights = *run.weights, accelerator, base](
                         ReplicaId replica, const ReplicaLayout& layout) {
     DevicePlan plan = base;
