@@ -71,7 +71,7 @@ def draw_loads(axes: Axes, results: Results) -> list[str]:
     for at, value in enumerate(ms):
         axes.annotate(f"{value:.2f}", (at, value), ha="center", va="bottom", fontsize=6.5)
     axes.set_xticks(range(len(ranks)), [str(one) for one in ranks])
-    axes.set(xlabel="rank", ylabel="load of an adapter, mean (ms)")
+    axes.set(xlabel="rank", ylabel="mean load (ms)")
     style.panel_label(axes, "load time")
     return [f"{'rank':>12}{'load ms':>9}"] + [f"{one:12d}{value:9.2f}"
                                               for one, value in zip(ranks, ms)]
