@@ -117,6 +117,8 @@ void print_report(const Spec& spec, const RunReport& report, std::size_t total) 
   std::fflush(stdout);
 }
 
+int run_specs(const Arguments& arguments, const std::vector<Spec>& specs, RunExecutor* executor);
+
 int run_command(Arguments& arguments) {
   if (arguments.run.out.empty()) throw SpecError("--out needs a folder, such as results");
   arguments.run.data_dir = data_dir(arguments.data);
@@ -138,6 +140,14 @@ int run_command(Arguments& arguments) {
     if (specs.size() > 1) throw SpecError("--trace is of one spec; give one");
     check_trace(specs.front(), arguments.trace);
   }
+  return with_ranks(arguments.ranks, specs, arguments.executor.is_local(), &stop_signal,
+                    [&](ranks::RankGroup* group) {
+                      arguments.run.ranks = group;
+                      return run_specs(arguments, specs, executor.get());
+                    });
+}
+
+int run_specs(const Arguments& arguments, const std::vector<Spec>& specs, RunExecutor* executor) {
   try {
     for (const Spec& spec : specs) executor->start(spec);
   } catch (const SpecError& problem) {

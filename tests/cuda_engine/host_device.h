@@ -21,6 +21,8 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 // called, while other streams go on. Called from within work on a stream.
 void wait_until(const std::function<bool()>& condition);
 void notify();
+// The same for what other processes do: asks again and again.
+void wait_polling(const std::function<bool()>& condition);
 
 // Not lazy: work runs as soon as it is enqueued, for kernels that do not ask the stream.
 void set_lazy(bool lazy);

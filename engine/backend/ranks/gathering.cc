@@ -16,6 +16,7 @@ namespace {
 constexpr std::chrono::seconds kTimeForHello{5};
 constexpr std::size_t kMostStrangers = 256;  // connections that have not said who they are
 constexpr std::chrono::seconds kTimeToTell{2};
+constexpr std::chrono::milliseconds kLookForSignal{100};
 
 // Somebody who has connected and not said all of the hello.
 struct Stranger {
@@ -84,8 +85,9 @@ class Gathering {
   // Until somebody has come or said something, or time is up.
   void wait() {
     const Clock::time_point now = Clock::now();
+    if (settings_.stop != nullptr && *settings_.stop != 0) throw SpecError("stopped");
     if (now >= deadline_) throw SpecError(who_is_missing());
-    Clock::time_point until = deadline_;
+    Clock::time_point until = std::min(deadline_, now + kLookForSignal);
     std::vector<pollfd> all = {{listener_.number(), POLLIN, 0}};
     for (const Stranger& stranger : strangers_) {
       all.push_back({stranger.socket.number(), POLLIN, 0});

@@ -231,9 +231,11 @@ Descriptor listen_at(const RankAddress& address) {
                   "); give all ranks another one: --ranks-at HOST:PORT");
 }
 
-Descriptor connect_to(const RankAddress& address, Clock::time_point deadline) {
+Descriptor connect_to(const RankAddress& address, Clock::time_point deadline,
+                      const std::atomic<int>* stop) {
   std::string problem;
   for (;;) {
+    if (stop != nullptr && *stop != 0) throw SpecError("stopped");
     const Addresses found = resolve(address, &problem);
     for (addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
       Descriptor socket(

@@ -27,6 +27,16 @@ std::uint64_t draw_number() {
          static_cast<std::uint64_t>(::getpid());
 }
 
+// Rank 0's answer to the hello, which comes when it has met everybody.
+Frame wait_for_answer(Connection* connection, const WorkerSettings& settings) {
+  const Clock::time_point deadline = Clock::now() + 2 * settings.patience;
+  pollfd one{connection->descriptor(), POLLIN, 0};
+  while (::poll(&one, 1, kLookForSignalMs) <= 0 && Clock::now() < deadline) {
+    if (settings.stop != nullptr && *settings.stop != 0) throw SpecError("stopped");
+  }
+  return connection->receive(deadline, kMostHelloBytes);
+}
+
 // Connects and says who this is; waits until rank 0 has met everybody.
 Connections meet(const WorkerSettings& settings) {
   // Rank 0 may have come last, and waits as long from then on.
@@ -42,13 +52,13 @@ Connections meet(const WorkerSettings& settings) {
   for (int i = 0; i < kPurposes; ++i) {
     hello.purpose = static_cast<Purpose>(i);
     auto& connection = connections[static_cast<std::size_t>(i)];
-    connection = std::make_unique<Connection>(connect_to(settings.at, deadline));
+    connection = std::make_unique<Connection>(connect_to(settings.at, deadline, settings.stop));
     connection->send(static_cast<std::uint8_t>(Message::kHello), encode(hello), deadline);
   }
   for (const auto& connection : connections) {
     Frame frame;
     try {
-      frame = connection->receive(Clock::now() + 2 * settings.patience, kMostHelloBytes);
+      frame = wait_for_answer(connection.get(), settings);
     } catch (const SpecError& problem) {
       throw SpecError("rank 0 at " + settings.at.text() + ": " + problem.what());
     }
