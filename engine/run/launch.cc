@@ -24,15 +24,12 @@ struct Launcher {
   const char* local_ranks;       // equal to `ranks` where all are on one machine; null: none
 };
 
-constexpr Launcher kTorchrun = {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", nullptr,
-                                "LOCAL_WORLD_SIZE"};
-constexpr Launcher kOpenMpi = {"Open MPI",
-                               "OMPI_COMM_WORLD_RANK",
-                               "OMPI_COMM_WORLD_SIZE",
-                               "OMPI_COMM_WORLD_LOCAL_RANK",
-                               nullptr,
-                               "OMPI_COMM_WORLD_LOCAL_SIZE"};
-constexpr Launcher kPmi = {"PMI",          "PMI_RANK",       "PMI_SIZE", "MPI_LOCALRANKID",
+constexpr Launcher kTorchrun = {"torchrun",   "RANK",  "WORLD_SIZE",
+                                "LOCAL_RANK", nullptr, "LOCAL_WORLD_SIZE"};
+constexpr Launcher kOpenMpi = {
+    "Open MPI", "OMPI_COMM_WORLD_RANK",      "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    nullptr,    "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Launcher kPmi = {"PMI",           "PMI_RANK",       "PMI_SIZE", "MPI_LOCALRANKID",
                            "SLURM_LOCALID", "MPI_LOCALNRANKS"};
 constexpr Launcher kSlurm = {"Slurm",         "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
                              "SLURM_LOCALID", nullptr,        nullptr};

@@ -16,9 +16,9 @@ using Environment = std::function<const char*(const char* name)>;
 struct RankPlace {
   int rank = 0;
   int ranks = 1;
-  int local_rank = 0;      // among the processes of this machine
-  ranks::RankAddress at;   // where rank 0 listens
-  std::string launcher;    // "torchrun", "Open MPI", "PMI" or "Slurm"
+  int local_rank = 0;     // among the processes of this machine
+  ranks::RankAddress at;  // where rank 0 listens
+  std::string launcher;   // "torchrun", "Open MPI", "PMI" or "Slurm"
 };
 
 // The innermost launcher's word, since one may have been started by another:

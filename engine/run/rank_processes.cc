@@ -154,10 +154,11 @@ std::string sample(const fs::path& path, std::uintmax_t size) {
 }  // namespace
 
 void declare_ranks(CLI::App* run, RankOptions* options) {
-  run->add_option("--ranks", options->mode,
-                  "where the ranks of a replica on several devices are: threads of this process, or "
-                  "the processes that torchrun, srun or mpirun started; auto: processes where a "
-                  "launcher started several and a point takes several devices")
+  run->add_option(
+         "--ranks", options->mode,
+         "where the ranks of a replica on several devices are: threads of this process, or "
+         "the processes that torchrun, srun or mpirun started; auto: processes where a "
+         "launcher started several and a point takes several devices")
       ->check(CLI::IsMember({"auto", "threads", "processes"}))
       ->capture_default_str();
   run->add_option("--ranks-at", options->at,
@@ -195,21 +196,24 @@ int with_ranks(const RankOptions& options, const std::vector<Spec>& specs, bool 
                std::atomic<int>* stop, const std::function<int(ranks::RankGroup* group)>& run) {
   const bool is_asked_for = options.mode == "processes";
   if (is_asked_for && !is_here) {
-    throw SpecError("--ranks processes goes with points that are computed here; leave out "
-                    "--executor and --emit-jobs");
+    throw SpecError(
+        "--ranks processes goes with points that are computed here; leave out "
+        "--executor and --emit-jobs");
   }
   if (options.mode == "threads" || !is_here) return run(nullptr);
   const Needs needs = needs_of(specs);
   if (!needs.any() && !is_asked_for) return run(nullptr);
   const std::optional<RankPlace> place = find_rank_place(environment_variable, options.at);
   if (is_asked_for && !place) {
-    throw SpecError("--ranks processes: no launcher has started this process; start it with "
-                    "torchrun, srun or mpirun");
+    throw SpecError(
+        "--ranks processes: no launcher has started this process; start it with "
+        "torchrun, srun or mpirun");
   }
   if (!place || place->ranks == 1) return run(nullptr);
   if (!needs.any()) {
-    throw SpecError("--ranks processes: no point takes several devices (backend: cuda, with "
-                    "cluster.replicas * cluster.tensor_parallel above 1)");
+    throw SpecError(
+        "--ranks processes: no point takes several devices (backend: cuda, with "
+        "cluster.replicas * cluster.tensor_parallel above 1)");
   }
   return place->rank == 0 ? lead(options, *place, needs, stop, run)
                           : serve(options, *place, needs, stop);

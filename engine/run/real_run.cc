@@ -210,11 +210,11 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
   base.targets = linear_layers(settings.lora.targets);
   base.widest_rank = options.widest_rank;
   base.merges = !options.merge_targets.empty();
-  const int own =
-      group == nullptr ? 0 : ranks::rank_device(*accelerator, 0, group->local_rank());
+  const int own = group == nullptr ? 0 : ranks::rank_device(*accelerator, 0, group->local_rank());
   if (devices_of(settings) == 1) group = nullptr;
   const auto make = [&settings, &workload, &weights = *run.weights, accelerator, base, group, own](
-                        ReplicaId replica, const ReplicaLayout& layout) -> std::unique_ptr<Executor> {
+                        ReplicaId replica,
+                        const ReplicaLayout& layout) -> std::unique_ptr<Executor> {
     DevicePlan plan = base;
     plan.ranks = settings.cluster.tensor_parallel;
     const int first = static_cast<int>(replica) * plan.ranks;

@@ -59,7 +59,6 @@ class Program {
   void signal(int number) const;
   ProgramResult wait();
 
-
  private:
   void start(const ProgramSettings& settings, const std::vector<std::string>& arguments,
              long file_limit_bytes);

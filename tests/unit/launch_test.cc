@@ -46,21 +46,29 @@ void expect_place(const std::optional<RankPlace>& got, int rank, int ranks, int 
   EXPECT_EQ(got->launcher, launcher);
 }
 
-const Table kTorchrun = {{"RANK", "3"},          {"WORLD_SIZE", "4"},        {"LOCAL_RANK", "1"},
-                         {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"},
+const Table kTorchrun = {{"RANK", "3"},
+                         {"WORLD_SIZE", "4"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", "node1"},
+                         {"MASTER_PORT", "29500"},
                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
-const Table kStep = {{"SLURM_JOB_ID", "4711"},       {"SLURM_STEP_ID", "0"},
-                     {"SLURM_PROCID", "5"},          {"SLURM_NTASKS", "8"},
-                     {"SLURM_STEP_NUM_TASKS", "8"},  {"SLURM_LOCALID", "1"},
-                     {"SLURM_STEP_NUM_NODES", "2"},  {"SLURM_STEP_NODELIST", "gpu[03-04]"},
+const Table kStep = {{"SLURM_JOB_ID", "4711"},
+                     {"SLURM_STEP_ID", "0"},
+                     {"SLURM_PROCID", "5"},
+                     {"SLURM_NTASKS", "8"},
+                     {"SLURM_STEP_NUM_TASKS", "8"},
+                     {"SLURM_LOCALID", "1"},
+                     {"SLURM_STEP_NUM_NODES", "2"},
+                     {"SLURM_STEP_NODELIST", "gpu[03-04]"},
                      {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.9"}};
 const Table kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                         {"OMPI_COMM_WORLD_SIZE", "2"},
                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                         {"PMIX_NAMESPACE", "prterun-node1-17@1"}};
-const Table kHydra = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"},
-                      {"MPI_LOCALNRANKS", "1"}};
+const Table kHydra = {
+    {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}};
 
 TEST(Launch, NobodyStartedIt) {
   EXPECT_FALSE(place({}).has_value());
@@ -96,10 +104,11 @@ TEST(Launch, ASlurmBatchScriptIsNoRank) {
                       {"SLURM_LOCALID", "0"},
                       {"SLURM_JOB_NODELIST", "gpu03"}})
                    .has_value());
-  EXPECT_EQ(place(with(kStep, {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"},
-                               {"SLURM_LOCALID", "0"}}))
-                ->ranks,
-            1);
+  EXPECT_EQ(
+      place(with(kStep,
+                 {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}}))
+          ->ranks,
+      1);
 }
 
 TEST(Launch, Mpi) {

@@ -1,140 +1,15 @@
-// Rank 0 and its workers over TCP, the workers as threads of the test and their device the CPU
-// engine: what a worker computes is what rank 0 would have computed, and whoever does not belong,
-// dies or disagrees ends the group with a message.
-#include <arpa/inet.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include <future>
-#include <thread>
-
-#include "engine/backend/cpu/executor.h"
+// Rank 0 and a worker: what the worker computes is what rank 0 would have computed, and one that
+// is silent or holds other adapters ends the group with a message.
 #include "engine/backend/ranks/adapter_content.h"
-#include "engine/backend/ranks/gathering.h"
 #include "engine/backend/ranks/remote_executor.h"
-#include "engine/backend/ranks/worker.h"
 #include "engine/core/rng.h"
-#include "tests/support/error_of.h"
+#include "tests/unit/rank_group_testing.h"
 
 namespace servelab::ranks {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using test::error_of;
-
-constexpr int kBlocks = 32;
-constexpr int kBlockTokens = 4;
-
-ModelConfig small_model() {
-  ModelConfig model;
-  model.name = "small";
-  model.layers = 2;
-  model.hidden = 64;
-  model.heads = 2;
-  model.kv_heads = 1;
-  model.head_dim = 32;
-  model.ffn = 96;
-  model.vocab = 50;
-  model.max_context_tokens = kBlocks * kBlockTokens;
-  model.source = "test";
-  return model;
-}
-
-// A port that was free a moment ago.
-int free_port() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  ::bind(socket.number(), reinterpret_cast<sockaddr*>(&at), size);
-  ::getsockname(socket.number(), reinterpret_cast<sockaddr*>(&at), &size);
-  return ntohs(at.sin_port);
-}
-
-std::unique_ptr<Executor> cpu_executor() {
-  CpuExecutorOptions options;
-  static_cast<ExecutorLimits&>(options) = {kBlocks, kBlockTokens, 8, 64};
-  options.type = kernels::DType::kF32;
-  options.isa = kernels::best_isa();
-  const ModelConfig model = small_model();
-  return std::make_unique<CpuExecutor>(model, *random_weights(model, 7), options);
-}
-
-OpenRank open_one() {
-  OpenRank open;
-  open.model = "small";
-  open.plan.limits = {kBlocks, kBlockTokens, 8, 64};
-  return open;
-}
-
-struct Failures {
-  std::mutex mutex;
-  std::vector<std::string> texts;
-  Failed note() {
-    return [this](const std::string& text) {
-      const std::lock_guard lock(mutex);
-      texts.push_back(text);
-    };
-  }
-  std::string first() {
-    const std::lock_guard lock(mutex);
-    return texts.empty() ? "" : texts.front();
-  }
-};
-
-class RankGroupTest : public ::testing::Test {
- protected:
-  ~RankGroupTest() override {
-    for (auto& worker : workers_) worker.wait();
-  }
-
-  GroupSettings group_settings(int ranks) {
-    GroupSettings settings;
-    settings.at = {"127.0.0.1", port_};
-    settings.ranks = ranks;
-    settings.identity = {"this build", "these models"};
-    settings.patience = std::chrono::milliseconds(1500);
-    settings.on_failure = rank_0_.note();
-    return settings;
-  }
-
-  WorkerSettings worker_settings(int rank, int ranks) {
-    WorkerSettings settings;
-    settings.at = {"127.0.0.1", port_};
-    settings.rank = rank;
-    settings.ranks = ranks;
-    settings.identity = {"this build", "these models"};
-    settings.patience = std::chrono::milliseconds(1500);
-    settings.device.prepare = [](const OpenRank&) {};
-    settings.device.name_group = [] { return "a group"; };
-    settings.device.open = [](const OpenRank&) { return cpu_executor(); };
-    settings.device.part = [](const OpenRank&) { return small_model(); };
-    settings.stop = &stop_;
-    settings.on_failure = worker_.note();
-    return settings;
-  }
-
-  // Serves in the background: "exit N", or the error.
-  void start(const WorkerSettings& settings) {
-    workers_.push_back(std::async(std::launch::async, [settings] {
-      std::string end;
-      const std::string error =
-          error_of([&] { end = "exit " + std::to_string(serve_rank(settings)); });
-      return error.empty() ? end : error;
-    }));
-  }
-  void start(int rank, int ranks) { start(worker_settings(rank, ranks)); }
-  std::string end_of(std::size_t worker) { return workers_[worker].get(); }
-
-  const int port_ = free_port();
-  std::atomic<int> stop_{0};
-  Failures rank_0_, worker_;
-  std::vector<std::future<std::string>> workers_;
-};
 
 std::vector<std::int32_t> prompt(int tokens, std::uint64_t seed) {
   RngStream rng(seed, "prompt");
@@ -157,8 +32,9 @@ Outcome step(Executor* executor, const DeviceAdapter* adapter, Exec exec = Exec:
   const std::vector<BlockIndex> first = {0, 1, 2};
   std::vector<SequenceSlice> slices(2);
   slices[0] = {0, a, first, nullptr, true, 5};
-  slices[1] = {context, std::span(b).subspan(static_cast<std::size_t>(context)), second,
-               exec == Exec::kMerged ? nullptr : adapter, true, 6};
+  slices[1] = {context, std::span(b).subspan(static_cast<std::size_t>(context)),
+               second,  exec == Exec::kMerged ? nullptr : adapter,
+               true,    6};
   Outcome outcome;
   executor->run(slices, {exec, LoraKernel::kSgmv}, {0.8, 0.95, 3}, &outcome.tokens);
   const auto logits = executor->logits();
@@ -279,92 +155,6 @@ TEST_F(RankGroupTest, ContentThatIsNotRank0sIsRefused) {
               HasSubstr("adapter 'french' is not what rank 0 has: its digest differs"));
 }
 
-TEST_F(RankGroupTest, RanksThatDoNotComeAreNamed) {
-  start(2, 4);
-  const auto began = Clock::now();
-  EXPECT_THAT(error_of([&] { RankGroup group(group_settings(4)); }),
-              AllOf(HasSubstr("ranks 1, 3 of 4 did not come to 127.0.0.1:"),
-                    HasSubstr(" within 1 s; --ranks-timeout gives them longer")));
-  EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
-  EXPECT_THAT(end_of(0), AllOf(HasSubstr("rank 0 refused: "), HasSubstr("ranks 1, 3 of 4")));
-}
-
-TEST_F(RankGroupTest, AWorkerDoesNotWaitForEverForRank0) {
-  start(1, 2);
-  EXPECT_THAT(end_of(0), HasSubstr("rank 0 cannot be reached at 127.0.0.1:"));
-}
-
-TEST_F(RankGroupTest, WhoDoesNotBelongIsRefusedAndAllAreTold) {
-  struct Case {
-    std::function<void(WorkerSettings*)> change;
-    const char* says;
-  };
-  const std::vector<Case> cases = {
-      {[](WorkerSettings* w) { w->identity.build = "another build"; },
-       "is of another build of servelab (another build, rank 0 is this build)"},
-      {[](WorkerSettings* w) { w->identity.models = "others"; }, "read other models"},
-      {[](WorkerSettings* w) { w->ranks = 5; }, "counts 5 ranks, and rank 0 3"},
-      {[](WorkerSettings* w) { w->rank = 0; }, "is none of the ranks 1 to 2"},
-      {[](WorkerSettings* w) { w->rank = 1; }, "is there twice: process "},
-  };
-  for (const Case& each : cases) {
-    SCOPED_TRACE(each.says);
-    workers_.clear();
-    start(1, 3);
-    WorkerSettings wrong = worker_settings(2, 3);
-    each.change(&wrong);
-    start(wrong);
-    EXPECT_THAT(error_of([&] { RankGroup group(group_settings(3)); }), HasSubstr(each.says));
-    const std::string first = end_of(0);
-    const std::string second = end_of(1);
-    EXPECT_TRUE(first.find(each.says) != std::string::npos ||
-                second.find(each.says) != std::string::npos)
-        << first << "\n" << second;
-    EXPECT_THAT(first + second, Not(HasSubstr("exit ")));
-  }
-}
-
-// Connections that are not ours, or that say nothing, hold nobody up.
-TEST_F(RankGroupTest, StrangersAreTurnedAway) {
-  auto gathered = std::async(std::launch::async, [this] {
-    return error_of([&] { RankGroup group(group_settings(2)); });
-  });
-  std::vector<std::unique_ptr<Connection>> strangers;
-  const auto connect = [&]() -> Connection& {
-    return *strangers.emplace_back(std::make_unique<Connection>(
-        connect_to({"127.0.0.1", port_}, Clock::now() + std::chrono::seconds(1))));
-  };
-  connect();  // says nothing
-  WireWriter text;
-  text.text("GET / HTTP/1.1");
-  connect().send('G', text);
-  connect().send(static_cast<std::uint8_t>(Message::kHello), text);
-  WireWriter large;
-  large.bytes(std::vector<std::byte>(kMostHelloBytes + 1));
-  connect().send(static_cast<std::uint8_t>(Message::kHello), large);
-  Hello hello = {{"this build", "these models"}, 1, 2, Purpose::kSteps, 1, "here", 1};
-  WireWriter old = encode(hello);
-  std::vector<std::byte> bytes = old.data();
-  bytes[4] = std::byte{99};  // the version
-  WireWriter other_version;
-  other_version.bytes(bytes);
-  connect().send(static_cast<std::uint8_t>(Message::kHello), other_version);
-  for (std::size_t i = 1; i < strangers.size(); ++i) {
-    EXPECT_EQ(error_of([&] { strangers[i]->receive(Clock::now() + std::chrono::seconds(1)); }).substr(0, 20),
-              "the connection ended") << i;
-  }
-  EXPECT_THAT(gathered.get(), HasSubstr("rank 1 of 2 did not come"));
-}
-
-TEST_F(RankGroupTest, AStopEndsTheWaiting) {
-  stop_ = 15;
-  GroupSettings settings = group_settings(2);
-  settings.stop = &stop_;
-  EXPECT_EQ(error_of([&] { RankGroup group(settings); }), "stopped");
-  start(1, 2);
-  EXPECT_EQ(end_of(0), "stopped");
-}
-
 TEST_F(RankGroupTest, AWorkersSignalReachesRank0) {
   std::promise<int> signal;
   GroupSettings settings = group_settings(2);
@@ -384,7 +174,8 @@ TEST_F(RankGroupTest, ASilentWorkerEndsTheGroup) {
   settings.device.open = [done = let_go.get_future().share()](const OpenRank&) {
     class Stuck final : public Executor {
      public:
-      explicit Stuck(std::shared_future<void> done) : inner_(cpu_executor()), done_(std::move(done)) {}
+      explicit Stuck(std::shared_future<void> done)
+          : inner_(cpu_executor()), done_(std::move(done)) {}
       const ModelConfig& model() const override { return inner_->model(); }
       const ExecutorLimits& limits() const override { return inner_->limits(); }
       const char* unsupported(const StepPlan&) const override { return nullptr; }

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "engine/backend/ranks/adapter_content.h"
+#include "engine/backend/ranks/hello.h"
 #include "engine/backend/ranks/messages.h"
 #include "engine/core/rng.h"
 #include "tests/support/error_of.h"
@@ -58,8 +59,8 @@ StepRequest some_step() {
 
 TEST(RankMessages, ComeBackAsTheyWent) {
   Hello hello;
-  ASSERT_TRUE(decode_hello({static_cast<std::uint8_t>(Message::kHello), encode(some_hello()).data()},
-                           &hello));
+  ASSERT_TRUE(decode_hello(
+      {static_cast<std::uint8_t>(Message::kHello), encode(some_hello()).data()}, &hello));
   EXPECT_EQ(encode(hello).data(), encode(some_hello()).data());
   EXPECT_EQ(hello.host, "node7");
   EXPECT_EQ(hello.process, 0x1234567890abcdefu);

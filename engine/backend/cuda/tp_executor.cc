@@ -213,9 +213,8 @@ void TpExecutor::measure_parts(bool on) {
 }
 
 void TpExecutor::merge(const DeviceAdapter& adapter) {
-  together([&](int rank) {
-    ranks_[static_cast<std::size_t>(rank)]->merge(*part_of(&adapter, rank));
-  });
+  together(
+      [&](int rank) { ranks_[static_cast<std::size_t>(rank)]->merge(*part_of(&adapter, rank)); });
 }
 
 void TpExecutor::unmerge() {

@@ -67,7 +67,8 @@ class Gathering {
 
   static void tell(Connection* to, Message kind, const WireWriter& text) {
     try {
-      if (to != nullptr) to->send(static_cast<std::uint8_t>(kind), text, Clock::now() + kTimeToTell);
+      if (to != nullptr)
+        to->send(static_cast<std::uint8_t>(kind), text, Clock::now() + kTimeToTell);
     } catch (const SpecError&) {  // gone: nothing to tell
     }
   }
@@ -98,13 +99,14 @@ class Gathering {
     ::poll(all.data(), all.size(), static_cast<int>(std::max<std::int64_t>(0, left)));
     std::size_t at = 1;
     for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++at) {
-      const bool goes_on = all[at].revents != 0 ? listen_to(&*stranger)
-                                                : Clock::now() < stranger->until;
+      const bool goes_on =
+          all[at].revents != 0 ? listen_to(&*stranger) : Clock::now() < stranger->until;
       if (!goes_on && stranger->socket.is_open()) ++turned_away_;
       stranger = goes_on ? std::next(stranger) : strangers_.erase(stranger);
     }
     if ((all[0].revents & POLLIN) == 0) return;
-    Descriptor socket(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Descriptor socket(
+        ::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.is_open()) strangers_.push_back({std::move(socket), {}, now + kTimeForHello});
   }
 
@@ -156,8 +158,9 @@ class Gathering {
       refuse("is none of the ranks 1 to " + std::to_string(settings_.ranks - 1));
     }
     if (hello.identity.models != settings_.identity.models) {
-      refuse("read other models from its specs than rank 0: the specs or the models' files differ "
-             "between the two");
+      refuse(
+          "read other models from its specs than rank 0: the specs or the models' files differ "
+          "between the two");
     }
     const auto found = arrivals_.find(hello.rank);
     if (found == arrivals_.end()) return;
@@ -180,8 +183,8 @@ class Gathering {
     if (count > 16) missing += ", ...";
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(settings_.patience);
     std::string text = (count == 1 ? "rank " : "ranks ") + missing + " of " +
-                       std::to_string(settings_.ranks) + " did not come to " +
-                       settings_.at.text() + " within " + std::to_string(waited.count()) + " s";
+                       std::to_string(settings_.ranks) + " did not come to " + settings_.at.text() +
+                       " within " + std::to_string(waited.count()) + " s";
     if (turned_away_ > 0) {
       text += " (" + std::to_string(turned_away_) + " connections were not servelab's)";
     }

@@ -200,8 +200,8 @@ void RankDevice::copy(const Frame& frame, bool out) {
 // --- adapters ---
 
 void RankDevice::hold(const PackRequest& request, Connection* connection) {
-  auto weights = receive_content(connection, part_, request.name, request.digest,
-                                 Clock::now() + patience_);
+  auto weights =
+      receive_content(connection, part_, request.name, request.digest, Clock::now() + patience_);
   executor().hold_on_host(weights, request.width);
   held_[request.digest] = {std::move(weights), request.digest};
 }
@@ -213,8 +213,8 @@ void RankDevice::pack(const PackRequest& request, Connection* connection, WireWr
     if (found == held_.end()) throw GroupError("does not hold adapter '" + request.name + "'");
     adapter.weights = found->second.weights;
   } else {
-    adapter.weights = receive_content(connection, part_, request.name, request.digest,
-                                      Clock::now() + patience_);
+    adapter.weights =
+        receive_content(connection, part_, request.name, request.digest, Clock::now() + patience_);
   }
   adapter.on_device = request.whole_model
                           ? executor().pack_whole_model(*adapter.weights)

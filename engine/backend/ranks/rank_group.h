@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/backend/ranks/hello.h"
 #include "engine/backend/ranks/messages.h"
 #include "engine/backend/ranks/socket.h"
 
@@ -29,7 +30,7 @@ struct GroupSettings {
   int local_rank = 0;  // rank 0's among those of its machine
   Identity identity;
   std::chrono::milliseconds patience{60'000};  // for ranks to come, and for a step's answer
-  const std::atomic<int>* stop = nullptr;  // not 0: wait for nobody any more
+  const std::atomic<int>* stop = nullptr;      // not 0: wait for nobody any more
   Failed on_failure;
   std::function<void(int number)> on_signal;  // a worker was told to stop
 };

@@ -27,9 +27,8 @@ std::unique_ptr<Executor> make_rank_replica(const Accelerator& accelerator, Rank
     if (first + rank > 0) ask(&group->peer(first + rank), Message::kPrepare, encode(open));
   }
   if (plan.ranks > 1) {
-    open.group = first == 0
-                     ? accelerator.name_group()
-                     : WireReader(ask(&group->peer(first), Message::kNameGroup, {})).text();
+    open.group = first == 0 ? accelerator.name_group()
+                            : WireReader(ask(&group->peer(first), Message::kNameGroup, {})).text();
   }
   std::vector<MakeRank> makers;
   for (int rank = 0; rank < plan.ranks; ++rank) {

@@ -81,8 +81,7 @@ void StateLog::compare(const AdapterState& theirs) {
 RemoteExecutor::RemoteExecutor(RankGroup* group, Peer* peer, const ModelConfig& model,
                                const OpenRank& open)
     : group_(group), peer_(peer), model_(model), limits_(open.plan.limits) {
-  const auto reply =
-      call(Purpose::kSteps, Message::kOpen, encode(open), group_->set_up_deadline());
+  const auto reply = call(Purpose::kSteps, Message::kOpen, encode(open), group_->set_up_deadline());
   WireReader in(reply);
   facts_.kv_bytes_per_token = in.i64();
 }
@@ -95,9 +94,9 @@ RemoteExecutor::~RemoteExecutor() {
   }
 }
 
-std::vector<std::byte> RemoteExecutor::call(
-    Purpose purpose, Message kind, const WireWriter& message, Deadline deadline,
-    const std::function<void(Connection*)>& content) const {
+std::vector<std::byte> RemoteExecutor::call(Purpose purpose, Message kind,
+                                            const WireWriter& message, Deadline deadline,
+                                            const std::function<void(Connection*)>& content) const {
   try {
     return peer_->call(purpose, kind, message, deadline, content);
   } catch (const GroupError& problem) {

@@ -33,8 +33,8 @@ Addresses resolve(const RankAddress& address, std::string* problem) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int code = ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints,
-                                 &found);
+  const int code =
+      ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (code != 0) *problem = ::gai_strerror(code);
   return {code == 0 ? found : nullptr, &::freeaddrinfo};
 }

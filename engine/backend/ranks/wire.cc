@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "engine/core/check.h"
+#include "engine/backend/real/accelerator.h"
 
 namespace servelab::ranks {
 
-void damaged(const std::string& what) { throw SpecError("a damaged message: " + what); }
+void damaged(const std::string& what) { throw GroupError("a damaged message: " + what); }
 
 void WireWriter::number(std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) data_.push_back(static_cast<std::byte>(value >> (8 * i) & 0xff));

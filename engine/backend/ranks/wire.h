@@ -35,7 +35,7 @@ class WireWriter {
   std::vector<std::byte> data_;
 };
 
-// Throws SpecError ("a damaged message: ...") for bytes that are not what is asked for.
+// Throws GroupError ("a damaged message: ...") for bytes that are not what is asked for.
 class WireReader {
  public:
   explicit WireReader(std::span<const std::byte> data) : rest_(data) {}

@@ -174,8 +174,6 @@ class Worker {
 
 }  // namespace
 
-int serve_rank(const WorkerSettings& settings) {
-  return Worker(settings, meet(settings)).run();
-}
+int serve_rank(const WorkerSettings& settings) { return Worker(settings, meet(settings)).run(); }
 
 }  // namespace servelab::ranks
