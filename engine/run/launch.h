@@ -33,6 +33,8 @@ struct RankPlace {
 // Otherwise 127.0.0.1 where all ranks are on one machine, or the first node of the Slurm step or
 // job, with a port between 15,000 and 31,999 that follows from the job's number.
 //
+// MPICH's mpirun says nothing of its job: two at once on one machine need MASTER_PORT or `at`.
+//
 // None where no launcher has started this process. Throws SpecError, naming the variables, for an
 // environment that is half set, contradicts itself, or leaves the address open.
 std::optional<RankPlace> find_rank_place(const Environment& environment, const std::string& at);

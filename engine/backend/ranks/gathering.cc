@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <list>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace {
 constexpr std::chrono::seconds kTimeForHello{5};
 constexpr std::size_t kMostStrangers = 256;  // connections that have not said who they are
 constexpr std::chrono::seconds kTimeToTell{2};
+constexpr std::chrono::seconds kTimeToRefuse{5};  // those who come after one who does not belong
 constexpr std::chrono::milliseconds kLookForSignal{100};
 
 // Somebody who has connected and not said all of the hello.
@@ -36,6 +38,12 @@ struct Arrival {
   }
 };
 
+// Somebody of ours who does not belong.
+class Misfit : public SpecError {
+ public:
+  using SpecError::SpecError;
+};
+
 class Gathering {
  public:
   explicit Gathering(const GroupSettings& settings)
@@ -45,18 +53,40 @@ class Gathering {
 
   std::vector<std::unique_ptr<Peer>> run() {
     try {
-      while (!complete()) wait();
-      return welcome();
-    } catch (const SpecError& problem) {
-      const WireWriter text = encode_failure(Failure::kGroup, problem.what());
-      for (auto& [rank, arrival] : arrivals_) {
-        for (auto& each : arrival.connections) tell(each.get(), Message::kRefusal, text);
+      while (!complete()) {
+        if (is_stopped()) throw SpecError("stopped");
+        if (Clock::now() >= deadline_) throw SpecError(who_is_missing());
+        wait(deadline_);
       }
+      return welcome();
+    } catch (const Misfit& problem) {
+      refuse_all(problem.what());
+      const auto until = std::min(deadline_, Clock::now() + kTimeToRefuse);
+      while (!all_refused() && Clock::now() < until && !is_stopped()) wait(until);
+      throw;
+    } catch (const SpecError& problem) {
+      refuse_all(problem.what());
       throw;
     }
   }
 
  private:
+  bool is_stopped() const { return settings_.stop != nullptr && *settings_.stop != 0; }
+
+  void refuse_all(const std::string& why) {
+    refusal_ = why;
+    for (auto& [rank, arrival] : arrivals_) {
+      refused_.insert(rank);
+      for (auto& each : arrival.connections) refuse(each.get(), why);
+    }
+  }
+  bool all_refused() const {
+    return refused_.size() + 1 >= static_cast<std::size_t>(settings_.ranks);
+  }
+  static void refuse(Connection* connection, const std::string& why) {
+    tell(connection, Message::kRefusal, encode_failure(Failure::kGroup, why));
+  }
+
   bool complete() const {
     if (arrivals_.size() + 1 < static_cast<std::size_t>(settings_.ranks)) return false;
     for (const auto& [rank, arrival] : arrivals_) {
@@ -83,12 +113,10 @@ class Gathering {
     return peers;
   }
 
-  // Until somebody has come or said something, or time is up.
-  void wait() {
+  // Until somebody has come or said something, or a little later.
+  void wait(Clock::time_point deadline) {
     const Clock::time_point now = Clock::now();
-    if (settings_.stop != nullptr && *settings_.stop != 0) throw SpecError("stopped");
-    if (now >= deadline_) throw SpecError(who_is_missing());
-    Clock::time_point until = std::min(deadline_, now + kLookForSignal);
+    Clock::time_point until = std::min(deadline, now + kLookForSignal);
     std::vector<pollfd> all = {{listener_.number(), POLLIN, 0}};
     for (const Stranger& stranger : strangers_) {
       all.push_back({stranger.socket.number(), POLLIN, 0});
@@ -132,10 +160,15 @@ class Gathering {
   void admit(Hello hello, std::unique_ptr<Connection> connection) {
     const std::string who = "rank " + std::to_string(hello.rank) + " (" + hello.host +
                             ", process " + std::to_string(hello.pid) + ")";
+    if (!refusal_.empty()) {
+      refused_.insert(hello.rank);
+      return refuse(connection.get(), refusal_);
+    }
     try {
       check(hello, who);
-    } catch (const SpecError& problem) {
-      tell(connection.get(), Message::kRefusal, encode_failure(Failure::kGroup, problem.what()));
+    } catch (const Misfit& problem) {
+      if (arrivals_.count(hello.rank) == 0) refused_.insert(hello.rank);
+      refuse(connection.get(), problem.what());
       throw;
     }
     Arrival& arrival = arrivals_[hello.rank];
@@ -145,7 +178,7 @@ class Gathering {
   }
 
   void check(const Hello& hello, const std::string& who) const {
-    const auto refuse = [&who](const std::string& why) { throw SpecError(who + " " + why); };
+    const auto refuse = [&who](const std::string& why) { throw Misfit(who + " " + why); };
     if (hello.identity.build != settings_.identity.build) {
       refuse("is of another build of servelab (" + hello.identity.build + ", rank 0 is " +
              settings_.identity.build + "): results come from one build");
@@ -197,6 +230,8 @@ class Gathering {
   std::list<Stranger> strangers_;
   std::map<int, Arrival> arrivals_;
   int turned_away_ = 0;
+  std::string refusal_;    // what whoever comes from now on is told
+  std::set<int> refused_;  // ranks
 };
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace servelab::ranks {
 
 // One peer for each of the ranks from 1 on. Connections that are not ours are closed and counted.
 // Throws SpecError where ranks are missing at the end of settings.patience, or where one that came
-// is of another build, of another group, or there twice; all that came are told.
+// is of another build, of another group, or there twice; all that came are told, and in the latter
+// case those who come within 5 s.
 std::vector<std::unique_ptr<Peer>> gather(const GroupSettings& settings);
 
 }  // namespace servelab::ranks

@@ -209,8 +209,9 @@ StepParts RemoteExecutor::run(std::span<const SequenceSlice> slices, const StepM
   try {
     log_.compare(reply.state);
   } catch (const GroupError& problem) {
-    group_->fail(peer_->name() + ": " + problem.what());
-    throw;
+    const std::string text = peer_->name() + ": " + problem.what();
+    group_->fail(text);
+    throw GroupError(text);
   }
   *sampled = std::move(reply.sampled);
   return reply.parts;

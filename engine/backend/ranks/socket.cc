@@ -232,10 +232,10 @@ Descriptor listen_at(const RankAddress& address) {
 }
 
 Descriptor connect_to(const RankAddress& address, Clock::time_point deadline,
-                      const std::atomic<int>* stop) {
+                      const std::function<void()>& before) {
   std::string problem;
   for (;;) {
-    if (stop != nullptr && *stop != 0) throw SpecError("stopped");
+    if (before) before();
     const Addresses found = resolve(address, &problem);
     for (addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
       Descriptor socket(

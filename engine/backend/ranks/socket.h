@@ -3,10 +3,10 @@
 #ifndef SERVELAB_BACKEND_RANKS_SOCKET_H_
 #define SERVELAB_BACKEND_RANKS_SOCKET_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -72,10 +72,10 @@ class Connection {
 // /etc/hosts) is listened for on all of its addresses, since others know it by another one.
 Descriptor listen_at(const RankAddress& address);
 
-// Tries until somebody listens there. SpecError at the deadline, with the last reason, or when
-// `stop`, if it is given, is not 0.
+// Tries until somebody listens there. SpecError at the deadline, with the last reason. `before`,
+// if it is given, is called before each attempt and may throw.
 Descriptor connect_to(const RankAddress& address, Clock::time_point deadline,
-                      const std::atomic<int>* stop = nullptr);
+                      const std::function<void()>& before = {});
 
 // The frame's bytes, for sockets that are read as they fill up: the whole frame, or nothing yet.
 // Takes it out of `buffer`. SpecError for more than `most` bytes.

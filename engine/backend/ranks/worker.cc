@@ -27,50 +27,75 @@ std::uint64_t draw_number() {
          static_cast<std::uint64_t>(::getpid());
 }
 
-// Rank 0's answer to the hello, which comes when it has met everybody.
-Frame wait_for_answer(Connection* connection, const WorkerSettings& settings) {
-  const Clock::time_point deadline = Clock::now() + 2 * settings.patience;
-  pollfd one{connection->descriptor(), POLLIN, 0};
-  while (::poll(&one, 1, kLookForSignalMs) <= 0 && Clock::now() < deadline) {
-    if (settings.stop != nullptr && *settings.stop != 0) throw SpecError("stopped");
-  }
-  return connection->receive(deadline, kMostHelloBytes);
-}
+// How a worker meets rank 0.
+class Meeting {
+ public:
+  explicit Meeting(const WorkerSettings& settings) : settings_(settings) {}
 
-// Connects and says who this is; waits until rank 0 has met everybody.
-Connections meet(const WorkerSettings& settings) {
-  // Rank 0 may have come last, and waits as long from then on.
-  const Clock::time_point deadline = Clock::now() + settings.patience;
-  Hello hello;
-  hello.identity = settings.identity;
-  hello.rank = settings.rank;
-  hello.ranks = settings.ranks;
-  hello.process = draw_number();
-  hello.host = host_name();
-  hello.pid = static_cast<std::int32_t>(::getpid());
-  Connections connections;
-  for (int i = 0; i < kPurposes; ++i) {
-    hello.purpose = static_cast<Purpose>(i);
-    auto& connection = connections[static_cast<std::size_t>(i)];
-    connection = std::make_unique<Connection>(connect_to(settings.at, deadline, settings.stop));
-    connection->send(static_cast<std::uint8_t>(Message::kHello), encode(hello), deadline);
+  // Connects and says who this is; waits until rank 0 has met everybody.
+  Connections run() {
+    const Clock::time_point deadline = Clock::now() + settings_.patience;
+    Hello hello;
+    hello.identity = settings_.identity;
+    hello.rank = settings_.rank;
+    hello.ranks = settings_.ranks;
+    hello.process = draw_number();
+    hello.host = host_name();
+    hello.pid = static_cast<std::int32_t>(::getpid());
+    for (int i = 0; i < kPurposes; ++i) {
+      hello.purpose = static_cast<Purpose>(i);
+      auto& connection = connections_[static_cast<std::size_t>(i)];
+      auto socket = connect_to(settings_.at, deadline, [this] { look_for_refusal(); });
+      connection = std::make_unique<Connection>(std::move(socket));
+      connection->send(static_cast<std::uint8_t>(Message::kHello), encode(hello), deadline);
+    }
+    // Rank 0 may have come last, and waits as long from then on.
+    const Clock::time_point last = Clock::now() + 2 * settings_.patience;
+    for (const auto& connection : connections_) {
+      while (!has_word(*connection, kLookForSignalMs) && Clock::now() < last) check_stop();
+      hear(connection.get(), last);
+    }
+    return std::move(connections_);
   }
-  for (const auto& connection : connections) {
+
+ private:
+  static bool has_word(const Connection& connection, int wait_ms) {
+    pollfd one{connection.descriptor(), POLLIN, 0};
+    return ::poll(&one, 1, wait_ms) > 0;
+  }
+
+  void check_stop() const {
+    if (settings_.stop != nullptr && *settings_.stop != 0) throw SpecError("stopped");
+  }
+
+  // Rank 0 need not be there any more when it has refused one of the connections before.
+  void look_for_refusal() const {
+    check_stop();
+    for (const auto& connection : connections_) {
+      if (connection != nullptr && has_word(*connection, 0)) {
+        hear(connection.get(), Clock::now() + settings_.patience);
+      }
+    }
+  }
+
+  void hear(Connection* connection, Clock::time_point deadline) const {
     Frame frame;
     try {
-      frame = wait_for_answer(connection.get(), settings);
+      frame = connection->receive(deadline, kMostHelloBytes);
     } catch (const SpecError& problem) {
-      throw SpecError("rank 0 at " + settings.at.text() + ": " + problem.what());
+      throw SpecError("rank 0 at " + settings_.at.text() + ": " + problem.what());
     }
     if (frame.kind == static_cast<std::uint8_t>(Message::kRefusal)) {
       throw_failure("rank 0 refused", frame.message);
     }
     if (frame.kind != static_cast<std::uint8_t>(Message::kWelcome)) {
-      throw SpecError("at " + settings.at.text() + " is something else than servelab's rank 0");
+      throw SpecError("at " + settings_.at.text() + " is something else than servelab's rank 0");
     }
   }
-  return connections;
-}
+
+  const WorkerSettings& settings_;
+  Connections connections_;
+};
 
 class Worker {
  public:
@@ -174,6 +199,8 @@ class Worker {
 
 }  // namespace
 
-int serve_rank(const WorkerSettings& settings) { return Worker(settings, meet(settings)).run(); }
+int serve_rank(const WorkerSettings& settings) {
+  return Worker(settings, Meeting(settings).run()).run();
+}
 
 }  // namespace servelab::ranks
