@@ -153,7 +153,7 @@ fuzz: tools  ## fuzz the parsers of model and adapter files, FUZZ_SECONDS each (
 # The suites of tests/specs run whole experiments: too slow under the sanitizers.
 sanitize: tools  ## unit and technique tests under ASan and UBSan, in build-sanitize
 	$(call configure,build-sanitize,-DSERVELAB_SANITIZE=ON -DCMAKE_BUILD_TYPE=Sanitize \
-	  -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1")
+	  -DCMAKE_CXX_FLAGS_SANITIZE="-O0 -g1")
 	@cmake --build build-sanitize -j $(JOBS) --target servelab_sanitized_tests
 	@slow=$$({ cat tests/specs/*_test.cc 2>/dev/null || true; } | \
 	  sed -nE 's/^TEST(_F|_P)?\(([A-Za-z0-9_]+),.*/\2.*:*\/\2.*/p' | sort -u | paste -sd ':' -); \

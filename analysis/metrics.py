@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 
-from analysis import service, slo_limits
+from analysis import service, slo_limits, steps
 
 if TYPE_CHECKING:
     from analysis.results import Results
@@ -155,9 +155,13 @@ DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
     "inference_share_percent": _if_solver_charged(_each(lambda r, i: overhead_shares(r, i)[2])),
     "solver_time_per_rebalance_s": _if_solver_charged(_over("solver_time_s", "rebalances")),
     "lora_over_dense_percent": _over("lora_time_s", "dense_time_s", 100),
+    "prefill_step_mean_s": _each(lambda r, i: steps.mean_s(r, i, prefill=True)),
+    "decode_step_mean_s": _each(lambda r, i: steps.mean_s(r, i, prefill=False)),
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
     "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),
+    "adapter_load_mean_s": _each(steps.load_mean_s),
+    "cold_start_share_percent": _each(steps.cold_start_share),
     **{name: _service(name) for name in service.METRICS},
     **{name: _of_slo(name, slo_limits.DEFAULT) for name in service.SLO_METRICS},
 }

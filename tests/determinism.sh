@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# The same specs twice, and with -O0 and -O3: decision logs and content digests must be equal, byte
-# for byte. Usage: tests/determinism.sh [BUILD] (default: build)
+# The same specs twice, and from the sanitized build, in which nothing that decides is optimised:
+# decision logs and content digests must be equal, byte for byte.
+# Usage: tests/determinism.sh [BUILD [UNOPTIMISED]] (default: build build-sanitize, of `make sanitize`)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build}
+unoptimised=${2:-build-sanitize}
 python=${PYTHON:-.venv/bin/python}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-cmake -S . -B build-O0 -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DSERVELAB_TESTS=OFF \
-  -DSERVELAB_CUDA=OFF >"$out/cmake.log" || { cat "$out/cmake.log"; exit 1; }
-cmake --build build-O0 --target servelab -j "$(nproc)" >"$out/build.log" ||
-  { tail -n 40 "$out/build.log"; exit 1; }
+for program in "$build/servelab" "$unoptimised/servelab"; do
+  [[ -x $program ]] || { echo "determinism: no $program; run: make build sanitize" >&2; exit 1; }
+done
 
 # Runs in wall-clock time are never the same twice; what must be is their replay.
 mapfile -t specs < <(grep -L '^backend: cpu' experiments/smoke/*.yaml)
 mapfile -t real_specs < <(grep -l '^backend: cpu' experiments/smoke/*.yaml)
 "$build/servelab" run "${specs[@]}" --out "$out/O3" --quiet
 "$build/servelab" run "${specs[@]}" --out "$out/again" --quiet
-build-O0/servelab run "${specs[@]}" --out "$out/O0" --quiet
+"$unoptimised/servelab" run "${specs[@]}" --out "$out/O0" --quiet
 "$build/servelab" run "${real_specs[@]}" --out "$out/real" --quiet
 "$build/servelab" replay "${real_specs[@]}" --out "$out/real"
 

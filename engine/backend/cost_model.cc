@@ -78,6 +78,27 @@ LoraShape lora_shape(const std::vector<std::string>& targets,
   return sum;
 }
 
+// Targets that share one input leave for the host together; the device then has their fused GEMM.
+std::vector<HostVisit> host_visits(const ModelConfig& model, int tensor_parallel,
+                                   const std::vector<std::string>& targets) {
+  std::vector<HostVisit> visits;
+  for (const std::vector<std::string>& fused :
+       {std::vector<std::string>{"q", "k", "v"}, {"o"}, {"gate", "up"}, {"down"}}) {
+    HostVisit visit;
+    for (const std::string& target : fused) {
+      const LinearShape shape = shard_shape(model, target, tensor_parallel);
+      visit.device_out += shape.out;
+      if (std::find(targets.begin(), targets.end(), target) == targets.end()) continue;
+      visit.targets += 1;
+      visit.in = shape.in;
+      visit.out += shape.out;
+      visit.width = std::max(visit.width, static_cast<double>(shape.in) + shape.out);
+    }
+    if (visit.targets > 0) visits.push_back(visit);
+  }
+  return visits;
+}
+
 }  // namespace
 
 RooflineCostModel::RooflineCostModel(const ModelConfig& model, const HardwareProfile& hardware,
@@ -88,6 +109,7 @@ RooflineCostModel::RooflineCostModel(const ModelConfig& model, const HardwarePro
       tensor_parallel_(checked_parallel(model, tensor_parallel)),
       lora_layers_(shards(model, tensor_parallel, lora_targets)),
       lora_shape_(lora_shape(lora_targets, lora_layers_)),
+      visits_(host_visits(model, tensor_parallel, lora_targets)),
       prefill_(hardware, model.heads / tensor_parallel, kv_heads_per_device(model, tensor_parallel),
                model.head_dim),
       decode_(hardware, model.heads / tensor_parallel, kv_heads_per_device(model, tensor_parallel),
@@ -182,6 +204,37 @@ StepCost RooflineCostModel::step(const BatchShape& batch, Exec exec, LoraKernel 
   const auto requests = static_cast<double>(batch.prefill_requests + batch.decode_requests);
   cost.host = to_ns(hardware_.host.step_us + hardware_.host.sequence_us * requests);
   return cost;
+}
+
+const char* RooflineCostModel::no_host_lora() const {
+  return hardware_.host_lora.cores > 0 ? nullptr
+                                       : "the hardware profile does not say what LoRA on the host "
+                                         "costs: it needs the section "
+                                         "'host_lora', as a10-24g has";
+}
+
+const std::vector<double>& RooflineCostModel::gemm_times(std::int64_t tokens) const {
+  const auto row = static_cast<std::size_t>(tokens);
+  if (row >= gemm_times_.size()) gemm_times_.resize(std::max(2 * row, std::size_t{1024}));
+  std::vector<double>& times = gemm_times_[row];
+  if (times.empty()) {
+    for (const HostVisit& visit : visits_) {
+      times.push_back(
+          gemm_us(hardware_, tokens, visit.device_out, static_cast<std::int64_t>(visit.in)));
+    }
+  }
+  return times;
+}
+
+TimeNs RooflineCostModel::host_lora(const BatchShape& batch, HostCopy copy) const {
+  SL_CHECK(no_host_lora() == nullptr, "asked for LoRA on a host that is not described");
+  if (batch.host_tokens <= 0) return 0;
+  const std::vector<double>& device_us = gemm_times(batch.tokens);
+  double us = 0;
+  for (std::size_t i = 0; i < visits_.size(); ++i) {
+    us += host_visit_us(hardware_, batch, copy, tensor_parallel_, visits_[i], device_us[i]);
+  }
+  return to_ns(us * model_.layers);
 }
 
 TimeNs RooflineCostModel::merge(int rank) const {

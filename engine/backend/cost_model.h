@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/backend/hardware.h"
+#include "engine/backend/host_lora_cost.h"
 #include "engine/backend/op_cost.h"
 #include "engine/model/model_config.h"
 #include "engine/serve/cost.h"
@@ -23,6 +24,8 @@ class RooflineCostModel : public CostModel {
                     const std::vector<std::string>& lora_targets);
 
   StepCost step(const BatchShape& batch, Exec exec, LoraKernel kernel) const override;
+  const char* no_host_lora() const override;
+  TimeNs host_lora(const BatchShape& batch, HostCopy copy) const override;
   TimeNs merge(int rank) const override;
   TimeNs unmerge(int rank) const override { return merge(rank); }
   TimeNs host_to_device(Bytes bytes) const override;
@@ -40,18 +43,21 @@ class RooflineCostModel : public CostModel {
   TimeNs logits_time(std::int64_t sampled) const;   // LM head and sampling, from the table
   LayerTime evaluate_tokens(std::int64_t tokens) const;
   TimeNs evaluate_logits(std::int64_t sampled) const;
-  double attention_us(const BatchShape& batch) const;  // one layer
+  double attention_us(const BatchShape& batch) const;                // one layer
+  const std::vector<double>& gemm_times(std::int64_t tokens) const;  // us by visit, from the table
 
   ModelConfig model_;
   HardwareProfile hardware_;
   int tensor_parallel_;
   std::vector<LinearShape> lora_layers_;  // per device
   LoraShape lora_shape_;                  // of one layer, per device
+  std::vector<HostVisit> visits_;         // of one layer, per device
   PrefillAttention prefill_;
   DecodeAttention decode_;
   double shared_launch_us_;  // a mixed batch runs prefill and decode in one launch
   mutable std::vector<LayerTime> token_times_;
   mutable std::vector<TimeNs> logits_times_;
+  mutable std::vector<std::vector<double>> gemm_times_;  // of visits_, by tokens; empty: not yet
 };
 
 // Device memory of one of `tensor_parallel` devices.

@@ -32,11 +32,14 @@ void for_each_section(HardwareProfile& profile, Visit visit) {
   if (profile.cost_model == "placement") visit("placement", &profile.placement);
 }
 
+// The section that a roofline profile may have.
+constexpr const char* kHostLora = "host_lora";
+
 std::vector<std::string> section_names() {
   HardwareProfile profile;
   std::vector<std::string> names;
   for_each_roofline_section(profile, [&](const char* name, auto*) { names.push_back(name); });
-  names.insert(names.end(), {"fitted", "placement"});
+  names.insert(names.end(), {kHostLora, "fitted", "placement"});
   return names;
 }
 
@@ -114,6 +117,15 @@ void HostConstants::fields(ParamFields& f) {
   f.add("sequence_us", &sequence_us, "CPU time per request in the step").range(0, kMaxUs);
 }
 
+void HostLoraConstants::fields(ParamFields& f) {
+  f.add("cores", &cores, "that compute LoRA").range(1, 1 << 16);
+  f.add("chunk_rows", &chunk_rows, "rows of a prompt that one core takes").range(1, 1 << 16);
+  f.add("core_flops", &core_flops, "products of one core, per second").range(1e6, kMaxRate);
+  f.add("core_bytes_per_s", &core_bytes_per_s, "A and B into one core").range(1e6, kMaxRate);
+  f.add("signal_us", &signal_us, "one side's signal, until the other sees it").range(0, kMaxUs);
+  f.add("sync_us", &sync_us, "idle time of the device at a wait of the host").range(0, kMaxUs);
+}
+
 void HardwareProfile::fields(ParamFields& f) {
   f.add("name", &name, "the device").required();
   f.add("generation", &generation, "whose kernels it runs")
@@ -141,6 +153,7 @@ ConfigNode HardwareProfile::effective() {
   for_each_section(*this, [&](const char* section, auto* constants) {
     node.set(section, effective_params(constants));
   });
+  if (host_lora.cores > 0) node.set(kHostLora, effective_params(&host_lora));
   return node;
 }
 
@@ -183,6 +196,15 @@ void check_generation(const HardwareProfile& profile, const ConfigNode& node) {
   }
 }
 
+template <class Constants>
+void read_section(const ConfigNode& settings, const char* section, Constants* constants) {
+  const std::string where = std::string("hardware section '") + section + "'";
+  bind_params(settings, where, constants);
+  ParamFields fields;
+  constants->fields(fields);
+  require_all(settings, where, fields);
+}
+
 }  // namespace
 
 HardwareProfile load_hardware_profile(const std::string& path) {
@@ -190,15 +212,17 @@ HardwareProfile load_hardware_profile(const std::string& path) {
   HardwareProfile profile;
   bind_params(node, "hardware", &profile, section_names());
   for_each_section(profile, [&](const char* section, auto* constants) {
-    const std::string where = std::string("hardware section '") + section + "'";
     const ConfigNode* settings = node.find(section);
     if (settings == nullptr)
       throw SpecError(node.mark, "hardware needs the section '" + std::string(section) + "'");
-    bind_params(*settings, where, constants);
-    ParamFields fields;
-    constants->fields(fields);
-    require_all(*settings, where, fields);
+    read_section(*settings, section, constants);
   });
+  if (const ConfigNode* settings = node.find(kHostLora)) {
+    if (profile.cost_model != "roofline") {
+      throw SpecError(settings->mark, "'host_lora' belongs to profiles with cost_model: roofline");
+    }
+    read_section(*settings, kHostLora, &profile.host_lora);
+  }
   check_generation(profile, node);
   if (profile.source.empty()) {
     throw SpecError(SourceMark{path, 1, 1}, "'source' must say where the numbers come from");

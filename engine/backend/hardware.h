@@ -87,6 +87,19 @@ struct HostConstants {
   void fields(ParamFields& f);
 };
 
+// The host's part of LoRA that is not on the device (engine/backend/host_lora_cost.h). A section
+// that a profile may leave out: such a device refuses LoRA on the host.
+struct HostLoraConstants {
+  int cores = 0;                // that compute LoRA; 0: the profile has no such section
+  int chunk_rows = 8;           // rows of a prompt that one core takes (CaraServe's c)
+  double core_flops = 0;        // products of one core, per second
+  double core_bytes_per_s = 0;  // A and B into one core
+  double signal_us = 0;         // one side's word that its data are there, until the other sees it
+  double sync_us =
+      0;  // native copies: the device idles while the host sees the copy's end and launches
+  void fields(ParamFields& f);
+};
+
 struct HardwareProfile {
   std::string name;
   std::string generation =
@@ -109,6 +122,7 @@ struct HardwareProfile {
   ElementwiseConstants elementwise;
   LoraConstants lora;
   HostConstants host;
+  HostLoraConstants host_lora;
   FittedConstants fitted;        // cost_model fitted and placement
   PlacementConstants placement;  // cost_model placement
 

@@ -157,6 +157,9 @@ void write_steps(Hdf5Writer* out, const RunRecord& record) {
                          [&](std::size_t i) { return s[i].end; });
   c.column<std::uint8_t>("exec", {"1", "how it ran", kExecNames},
                          [&](std::size_t i) { return s[i].exec; });
+  if (std::any_of(s.begin(), s.end(), [](const S& step) { return step.host_requests > 0; })) {
+    count("host_requests", "1", "requests whose LoRA the host computed", &S::host_requests);
+  }
   c.column<std::int32_t>("merged", {"1", "adapter in the weights, -1 for none"},
                          [&](std::size_t i) { return or_minus_one(s[i].merged); });
   count("output_tokens", "tokens", "sampled", &S::output_tokens);

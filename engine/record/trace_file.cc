@@ -152,13 +152,15 @@ class RunTracer {
     const int process = process_of(step.replica);
     const int thread = kFirstStepThread + step.slot;
     const char* name = step.exec == Exec::kMerged ? "merged step" : "step";
-    out_->slice(process, thread, name, at, step.end - at,
-                fmt::format(R"("requests":{},"adapters":{},"merged adapter":{},"prompt tokens":{},)"
-                            R"("output tokens":{},"dense us":{},"attention us":{},"lora us":{},)"
-                            R"("collective us":{},"host us":{})",
-                            step.requests, step.adapters, number(step.merged), step.prompt_tokens,
-                            step.output_tokens, t.cost.dense / 1e3, t.cost.attention / 1e3,
-                            t.cost.lora / 1e3, t.cost.collective / 1e3, t.cost.host / 1e3));
+    out_->slice(
+        process, thread, name, at, step.end - at,
+        fmt::format(
+            R"("requests":{},"on the host":{},"adapters":{},"merged adapter":{},)"
+            R"("prompt tokens":{},"output tokens":{},"dense us":{},"attention us":{},"lora us":{},)"
+            R"("collective us":{},"host us":{})",
+            step.requests, step.host_requests, step.adapters, number(step.merged),
+            step.prompt_tokens, step.output_tokens, t.cost.dense / 1e3, t.cost.attention / 1e3,
+            t.cost.lora / 1e3, t.cost.collective / 1e3, t.cost.host / 1e3));
     const auto part = [&](const char* what, TimeNs duration) {
       if (duration <= 0) return;
       out_->slice(process, thread, what, at, duration, "");

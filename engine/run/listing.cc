@@ -165,11 +165,12 @@ std::string technique_text(const std::string& name) {
   const Technique::Capabilities has = technique->capabilities();
   const auto yes = [](bool value) { return value ? "yes" : "no"; };
   std::string text = fmt::format(
-      "{}: {}\npaper: {}\n\ncapabilities\n  {:<34} {}\n  {:<34} {}\n  {:<34} {}\n  {:<34} {}\n",
+      "{}: {}\npaper: {}\n\ncapabilities\n  {:<34} {}\n  {:<34} {}\n  {:<34} {}\n  {:<34} {}\n"
+      "  {:<34} {}\n",
       name, technique->summary(), technique->paper(), "several adapters in one step",
       yes(has.mixed_batches), "merges adapters into the weights", yes(has.merges),
-      "knows the true output length", yes(has.knows_output_length), "cluster policy",
-      technique->default_cluster_policy());
+      "knows the true output length", yes(has.knows_output_length), "computes LoRA on the host",
+      yes(has.host_lora), "cluster policy", technique->default_cluster_policy());
   ParamFields fields;
   technique->fields(fields);
   text += "\nparameters (`with:`)\n";

@@ -15,6 +15,7 @@
 #include "engine/model/adapter_registry.h"
 #include "engine/model/hf_model.h"
 #include "engine/record/build_id.h"
+#include "engine/run/point_check.h"
 #include "engine/run/real_run.h"
 #include "engine/run/spec_text.h"
 #include "engine/serve/backend.h"
@@ -281,16 +282,16 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   if (!entry.engine.is_null()) {
     bind_params(entry.engine, "'engine' of technique " + in_quotes(entry.label), &point.engine);
   }
-  try {
-    check_engine(*point.technique, point.engine);
-  } catch (const SpecError& error) {
-    throw SpecError(entry.mark, "technique " + in_quotes(entry.label) + ": " + error.what());
-  }
   choose_route(spec, settings, entry, &point);
   try {
     point_cost_model(point);
   } catch (const SpecError& error) {
     throw SpecError(section_of(settings, "cluster").mark, error.what());
+  }
+  try {
+    check_technique(point);
+  } catch (const SpecError& error) {
+    throw SpecError(entry.mark, "technique " + in_quotes(entry.label) + ": " + error.what());
   }
   point.workload = section_of(settings, "workload");
   check_workload(point.workload);

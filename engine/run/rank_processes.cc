@@ -95,6 +95,7 @@ ranks::WorkerDevice worker_device(const RankPlace& place, const Needs& needs) {
   made.open = [find, device, accelerator](const ranks::OpenRank& open) {
     DevicePlan plan = open.plan;
     plan.device = device();
+    if (open.shares) plan.partitions = {accelerator->partition(plan.device)};
     const ModelConfig& model = find(open);
     return accelerator->make_rank(model, *open_weights(model), plan, open.shard, open.group);
   };

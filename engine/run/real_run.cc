@@ -192,6 +192,23 @@ std::unique_ptr<RealBackend> open_cpu(const PointSettings& settings, const Workl
                           run.adapters.get(), std::move(prompts), options);
 }
 
+// Threads of each device for LoRA on the host, and their cores where each has one of its own:
+// replica after replica, device after device. A core of each share stays with the thread that
+// launches the device's work.
+void plan_host_lora(const PointSettings& settings, ReplicaId replica, DevicePlan* plan) {
+  const int devices = settings.cluster.replicas * plan->ranks;
+  const std::vector<int> cores = usable_cores();
+  plan->host_lora_threads = settings.runtime.host_lora_threads;
+  if (plan->host_lora_threads == 0) {
+    plan->host_lora_threads = std::max(1, static_cast<int>(cores.size()) / devices - 1);
+  }
+  const auto per_replica = static_cast<std::size_t>(plan->host_lora_threads * plan->ranks);
+  const auto wanted = per_replica * static_cast<std::size_t>(settings.cluster.replicas);
+  if (!settings.runtime.pin || wanted > cores.size()) return;
+  const auto first = cores.begin() + static_cast<std::ptrdiff_t>(per_replica * index(replica));
+  plan->host_lora_cores.assign(first, first + static_cast<std::ptrdiff_t>(per_replica));
+}
+
 // Of the adapters that can be there at once, at most: all of them, or what the pool holds.
 Bytes held_adapter_bytes(const Workload& workload, const ReplicaLayout& layout) {
   Bytes total = 0;
@@ -210,6 +227,7 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
   base.targets = linear_layers(settings.lora.targets);
   base.widest_rank = options.widest_rank;
   base.merges = !options.merge_targets.empty();
+  base.host_lora = settings.technique->capabilities().host_lora;
   const int own = group == nullptr ? 0 : ranks::rank_device(*accelerator, 0, group->local_rank());
   if (devices_of(settings) == 1) group = nullptr;
   const auto make = [&settings, &workload, &weights = *run.weights, accelerator, base, group, own](
@@ -225,7 +243,14 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
     plan.padded = layout.padded_adapters;
     plan.whole_models = layout.whole_models;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);
+    plan_host_lora(settings, replica, &plan);
+    const bool shares = settings.engine.device_share != 1;
+    const int devices_here = group == nullptr ? plan.ranks : 1;
+    for (int rank = 0; shares && rank < devices_here; ++rank) {
+      plan.partitions.push_back(accelerator->partition(plan.device + rank));
+    }
     if (group == nullptr) return accelerator->make(settings.model, weights, plan);
+    plan.host_lora_cores.clear();  // whose cores are whose is the launcher's affair
     return ranks::make_rank_replica(*accelerator, group, first, settings.model,
                                     model_digest(settings.model), weights, plan);
   };

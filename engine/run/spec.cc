@@ -230,6 +230,10 @@ void RecordSection::fields(ParamFields& f) {
 void RuntimeSection::fields(ParamFields& f) {
   f.add("threads", &threads, "compute threads per replica; 0: the processors, shared out")
       .range(0, 1024);
+  f.add("host_lora_threads", &host_lora_threads,
+        "on cuda: threads per device that compute LoRA on the host; 0: the processors, shared out, "
+        "less one")
+      .range(0, 1024);
   f.add("pin", &pin, "each compute thread keeps to a core of its own");
   f.add("dtype", &dtype, "of weights, activations and KV; auto: bf16 where that is exact")
       .one_of({"auto", "bf16", "f16", "f32"});

@@ -53,6 +53,7 @@ struct RecordSection {
 // the null backend its time.
 struct RuntimeSection {
   int threads = 0;
+  int host_lora_threads = 0;
   bool pin = true;
   std::string dtype = "auto";
   std::string gemm = "native";

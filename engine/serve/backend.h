@@ -44,7 +44,8 @@ struct StepWork {
   std::uint32_t slot = 0;             // subject of the completion event, with the replica
   const ReplicaView* view = nullptr;  // of the slices' requests: contexts, adapters, block tables
   std::span<const Slice> slices;
-  std::span<const AdapterId> adapters;  // distinct, in order of first use
+  std::span<const AdapterId> adapters;       // on the device: distinct, in order of first use
+  std::span<const AdapterId> host_adapters;  // likewise, of the slices with LoraSite::kHost
   BatchShape shape;
   Exec exec = Exec::kUnmerged;
   LoraKernel kernel = LoraKernel::kMbgmv;

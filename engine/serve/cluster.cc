@@ -111,6 +111,14 @@ void Cluster::run() {
 }
 
 void Cluster::preload() {
+  if (settings_.engine.cached_adapters) {
+    for (const auto& replica : replicas_) {
+      for (std::uint32_t i = 0; i < view_.adapter_table().size(); ++i) {
+        replica->preload(static_cast<AdapterId>(i));
+      }
+    }
+    return;
+  }
   const Placement placement = policy_->place(view_);
   SL_CHECK(placement.size() == replicas_.size(), "a placement names every replica");
   for (std::size_t i = 0; i < placement.size(); ++i) {

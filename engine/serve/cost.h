@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "engine/core/check.h"
 #include "engine/core/units.h"
 #include "engine/serve/plan.h"
 
@@ -32,6 +33,14 @@ struct BatchShape {
   int lora_max_rank = 0;
   std::int64_t lora_decode_rows = 0;  // of lora_tokens: those of decodes
   std::int64_t lora_decode_rank = 0;  // sum over decode rows of the adapter's rank
+
+  // Rows whose adapter the host computes (LoraSite::kHost): in none of the above but `tokens`.
+  std::int64_t host_requests = 0;     // slices among them
+  std::int64_t host_tokens = 0;       // rows
+  std::int64_t host_rank_tokens = 0;  // sum over those rows of the adapter's rank
+  std::int64_t host_adapters = 0;     // distinct adapters among them
+  std::int64_t host_rank_sum = 0;     // sum of rank over the distinct adapters
+  int host_max_rank = 0;
 
   std::int64_t waiting = 0;          // requests queued at the replica, outside the step
   std::int64_t served_adapters = 0;  // adapters of the workload
@@ -63,13 +72,23 @@ struct BatchShape {
     lora_rank_sum += rank;
     if (rank > lora_max_rank) lora_max_rank = rank;
   }
+  void add_host_rows(std::int64_t n, int rank) {
+    ++host_requests;
+    host_tokens += n;
+    host_rank_tokens += n * rank;
+  }
+  void add_host_adapter(int rank) {
+    ++host_adapters;
+    host_rank_sum += rank;
+    if (rank > host_max_rank) host_max_rank = rank;
+  }
 };
 
 // Where a step's time goes. The parts add up to total().
 struct StepCost {
   TimeNs dense = 0;  // GEMMs, norms, activations, LM head, sampling
   TimeNs attention = 0;
-  TimeNs lora = 0;        // shrink and expand of unmerged adapters
+  TimeNs lora = 0;        // shrink and expand of unmerged adapters; what the host's part adds
   TimeNs collective = 0;  // tensor-parallel all-reduce
   TimeNs host = 0;        // per-step CPU work that the device waits for
   TimeNs total() const { return dense + attention + lora + collective + host; }
@@ -88,8 +107,20 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
 
-  // One forward pass over the batch. LoRA is charged only for Exec::kUnmerged.
+  // One forward pass over the batch. LoRA is charged only for Exec::kUnmerged, and only of rows
+  // whose adapter the device computes.
   virtual StepCost step(const BatchShape& batch, Exec exec, LoraKernel kernel) const = 0;
+
+  // Why this model cannot say what LoRA on the host costs, or null.
+  virtual const char* no_host_lora() const {
+    return "this cost model does not know what LoRA on the host costs";
+  }
+  // What it adds to that forward pass: to none of it where the device's own work hides it. Asked
+  // for only where no_host_lora() is null.
+  virtual TimeNs host_lora(const BatchShape& /*batch*/, HostCopy /*copy*/) const {
+    SL_CHECK(false, "this cost model has no LoRA on the host");
+    return 0;
+  }
 
   // Folding one adapter of this rank into (or out of) the base weights.
   virtual TimeNs merge(int rank) const = 0;

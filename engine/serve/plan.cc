@@ -18,4 +18,6 @@ const char* name(LoraKernel kernel) {
   return "?";
 }
 
+const char* name(HostCopy copy) { return copy == HostCopy::kFused ? "fused" : "native"; }
+
 }  // namespace servelab

@@ -83,6 +83,7 @@ struct StepPlan {
 
 const char* name(Exec exec);
 const char* name(LoraKernel kernel);
+const char* name(HostCopy copy);
 
 }  // namespace servelab
 

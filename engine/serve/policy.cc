@@ -15,6 +15,11 @@ void EngineSettings::fields(ParamFields& f) {
       .range(0.01, 1);
   f.add("adapter_slots", &adapter_slots, "adapters on the device at once (0: all that are served)")
       .range(0, 1 << 20);
+  f.add("cached_adapters", &cached_adapters,
+        "an oracle: all adapters on the device from the start, in no memory (twin and null)");
+  f.add("device_share", &device_share,
+        "share of the device's SMs that steps get (a technique's plan may say otherwise)")
+      .range(0.01, 1);
 }
 
 void check_engine(const Technique& technique, const EngineSettings& engine) {

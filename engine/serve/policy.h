@@ -114,6 +114,10 @@ struct EngineSettings {
   AdapterMemory adapter_memory = AdapterMemory::kSlots;
   int adapter_slots = 0;  // kSlots: adapters on the device at once; 0: as many as are served
   AdapterForm adapter_form = AdapterForm::kLora;
+  // CaraServe's Cached (7.1), an oracle: every adapter is on the device from the start and takes
+  // none of its memory. Not on real devices, which have no such memory.
+  bool cached_adapters = false;
+  double device_share = 1;  // of the device's SMs, for each step whose plan does not say otherwise
 
   void fields(ParamFields& f);
 };
@@ -131,6 +135,7 @@ class Technique {
     bool mixed_batches = false;        // several adapters in one step
     bool merges = false;               // folds adapters into the weights
     bool knows_output_length = false;  // declared oracle: output_limit() is the true length
+    bool host_lora = false;            // plans LoRA on the host, as it is set up
   };
   virtual Capabilities capabilities() const = 0;
 

@@ -93,7 +93,8 @@ struct StepRecord {
   StepTiming timing;
   AdapterId merged = kBaseModel;  // in the weights while it ran
   std::int32_t requests = 0;
-  std::int32_t adapters = 0;       // distinct ones that it used
+  std::int32_t adapters = 0;       // distinct ones that it used, on the device and on the host
+  std::int32_t host_requests = 0;  // those whose LoRA the host computed
   std::int32_t prompt_tokens = 0;  // prefilled
   std::int32_t output_tokens = 0;  // sampled
   ReplicaId replica{};

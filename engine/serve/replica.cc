@@ -37,6 +37,7 @@ void Replica::plan() {
   int without_step = 0;
   while (view_.steps_in_flight_ < static_cast<int>(steps_.size())) {
     plan_.clear();
+    plan_.device_share = device_share_;
     if (!policy_->plan(view_, &plan_) || plan_.empty()) return;
     const bool starts_step = !plan_.slices.empty();
     apply(&plan_);
@@ -64,6 +65,7 @@ void Replica::plan() {
 
   step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending());
   if (r.adapter_ == kBaseModel) return;
+  if (slice.lora != LoraSite::kDevice) return add_host_rows(slice, r, step);
   if (adapters_->touch(r.adapter_, step_count_)) use_adapter(r.adapter_, step);
   step->shape.add_lora_rows(slice.tokens, r.context_, r.rank_);
 }
@@ -86,6 +88,8 @@ void Replica::apply(StepPlan* plan) {
   }
   for (const AdapterId id : plan->load) begin_load(id);
   if (plan->slices.empty()) return;
+  SL_CHECK(plan->device_share > 0 && plan->device_share <= 1,
+           "I7: a step's share of the device is in (0, 1]");
 
   std::uint32_t slot = 0;
   while (steps_[slot].active) ++slot;
@@ -95,6 +99,7 @@ void Replica::apply(StepPlan* plan) {
   step.active = true;
   step.slices.swap(plan->slices);
   step.adapters.clear();
+  step.host_adapters.clear();
   step.shape = BatchShape{};
   step.exec = plan->exec;
   step.merged = plan->exec == Exec::kMerged ? plan->merged : kBaseModel;
@@ -112,6 +117,7 @@ void Replica::apply(StepPlan* plan) {
   work.slot = slot;
   work.slices = step.slices;
   work.adapters = step.adapters;
+  work.host_adapters = step.host_adapters;
   work.shape = step.shape;
   work.exec = form_ == AdapterForm::kWholeModel ? Exec::kMerged : step.exec;
   work.kernel = plan->kernel;
@@ -124,6 +130,17 @@ void Replica::apply(StepPlan* plan) {
   shared_.backend->submit(work);
   swap_in_ = swap_out_ = 0;
   moves_.clear();
+}
+
+// A step has few adapters on the host, as new requests bring them: looked up one by one.
+void Replica::add_host_rows(const Slice& slice, const RequestView& r, Step* step) {
+  SL_CHECK(slice.lora == LoraSite::kHost, "I1: no LoRA server is known to this replica");
+  SL_CHECK(step->exec == Exec::kUnmerged, "I3: a merged step computes no LoRA on the host");
+  step->shape.add_host_rows(slice.tokens, r.rank_);
+  std::vector<AdapterId>& used = step->host_adapters;
+  if (std::find(used.begin(), used.end(), r.adapter_) != used.end()) return;
+  used.push_back(r.adapter_);
+  step->shape.add_host_adapter(r.rank_);
 }
 
 void Replica::use_adapter(AdapterId id, Step* step) {

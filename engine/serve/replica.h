@@ -2,14 +2,15 @@
 // serving state. apply() verifies the numbered invariants of every plan, whatever the technique or
 // the backend, and throws InvariantError with the number of the first that is broken:
 //
-//   I1  every adapter that a step uses is resident, or loading (the step then waits for it)
+//   I1  every adapter that a step uses on the device is resident, or loading (the step then waits
+//       for it); one of slices with LoraSite::kHost may be absent, and nothing waits for it
 //   I2  a request is in at most one step at a time, at this replica, and unfinished
-//   I3  a merged step runs only its adapter's requests
+//   I3  a merged step runs only its adapter's requests, and nothing on the host
 //   I4  blocks, slots and bytes are conserved: nothing is used twice, nothing is lost
 //   I5  loads start from absent with room; evictions end resident adapters that neither a step in
 //       flight nor the merged weights use
 //   I6  a slice computes between one and all of a request's pending tokens
-//   I7  a step keeps the engine's limits on requests and on tokens
+//   I7  a step keeps the engine's limits on requests and tokens; its share of the device is (0, 1]
 //   I8  every request ends exactly once, with exactly its output length
 //   I9  only running requests outside a step are preempted, and not run by the same plan; only
 //       unfinished ones are rejected
@@ -77,6 +78,7 @@ class Replica {
     bool active = false;
     std::vector<Slice> slices;
     std::vector<AdapterId> adapters;
+    std::vector<AdapterId> host_adapters;  // not pinned: they lie in host memory
     BatchShape shape;
     Exec exec = Exec::kUnmerged;
     AdapterId merged = kBaseModel;
@@ -85,7 +87,6 @@ class Replica {
     AdapterId adapter;
     TimeNs since;
   };
-
   class SchedulingWatch;
 
   RequestView& request(RequestId id) { return (*shared_.table)[index(id)]; }
@@ -102,13 +103,13 @@ class Replica {
   void enter_running(RequestId id, RequestView* r);
   void leave(RequestId id, RequestView* r);  // frees memory and queues, whatever the phase
   void add_slice(const Slice& slice, Step* step);
+  void add_host_rows(const Slice& slice, const RequestView& r, Step* step);
   void switch_weights(const StepPlan& plan, Step* step, StepWork* work);
   void finish_request(RequestId id, RequestView* r);
   void use_adapter(AdapterId id, Step* step);
 
   void queue_insert(RequestId id, RequestView* r);
   void queue_erase(RequestId id, RequestView* r);
-
   void log_plan(const StepPlan& plan);
   void log_plan_text(const StepPlan& plan);
   void note_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
@@ -123,8 +124,8 @@ class Replica {
   std::unique_ptr<KvPool> kv_;
   std::unique_ptr<AdapterPool> adapters_;
   AdapterForm form_;
-  Bytes kv_per_token_ = 0;
-  Bytes whole_model_bytes_ = 0;
+  double device_share_ = 1;
+  Bytes kv_per_token_ = 0, whole_model_bytes_ = 0;
   int max_context_tokens_ = 0;
 
   StepPlan plan_;
@@ -132,10 +133,9 @@ class Replica {
   std::uint64_t step_count_ = 0;
   std::vector<RequestId> finished_;  // reused
   std::vector<Loading> loading_;
-  std::vector<AdapterId> victims_;  // reused
-  Bytes swap_in_ = 0;               // to be charged to the next step
-  Bytes swap_out_ = 0;
-  std::vector<KvMove> moves_;  // the same, request by request
+  std::vector<AdapterId> victims_;    // reused
+  Bytes swap_in_ = 0, swap_out_ = 0;  // to be charged to the next step
+  std::vector<KvMove> moves_;         // the same, request by request
 
   SeriesBin bin_;
   TimeNs bin_end_ = 0;

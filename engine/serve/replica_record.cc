@@ -9,6 +9,7 @@ void Replica::log_plan(const StepPlan& plan) {
   StreamHash& hash = shared_.record->decision_hash;
   hash.add(static_cast<std::uint64_t>(shared_.timeline->now()));
   hash.add(static_cast<std::uint64_t>(id_) | static_cast<std::uint64_t>(plan.exec) << 16 |
+           static_cast<std::uint64_t>(plan.host_copy) << 20 |
            static_cast<std::uint64_t>(plan.kernel) << 24 |
            static_cast<std::uint64_t>(plan.merged) << 32);
   for (const RequestId id : plan.reject) hash.add(1ull << 60 | index(id));
@@ -47,6 +48,7 @@ void Replica::log_plan_text(const StepPlan& plan) {
     out.append(":").append(plain(plan.merged));
   }
   if (plan.exec == Exec::kUnmerged) out.append(":").append(name(plan.kernel));
+  if (plan.host_copy != HostCopy::kFused) out.append(":").append(name(plan.host_copy));
   list("reject", plan.reject, plain);
   list("preempt", plan.preempt, [&](const Preemption& p) {
     return plain(p.request) + (p.mode == PreemptMode::kSwap ? "s" : "");
@@ -56,6 +58,7 @@ void Replica::log_plan_text(const StepPlan& plan) {
   list("run", plan.slices, [&](const Slice& slice) {
     std::string text = plain(slice.request);
     if (slice.tokens > 1) text.append("x").append(std::to_string(slice.tokens));
+    if (slice.lora == LoraSite::kHost) text.append("h");
     return text;
   });
   out += '\n';
@@ -104,7 +107,8 @@ void Replica::log_step(const Step& step, const StepTiming& timing, std::int64_t 
   record.timing = timing;
   record.merged = step.merged;
   record.requests = static_cast<std::int32_t>(step.slices.size());
-  record.adapters = static_cast<std::int32_t>(step.adapters.size());
+  record.adapters = static_cast<std::int32_t>(step.adapters.size() + step.host_adapters.size());
+  record.host_requests = static_cast<std::int32_t>(step.shape.host_requests);
   record.prompt_tokens = static_cast<std::int32_t>(step.shape.prefill_tokens);
   record.output_tokens = static_cast<std::int32_t>(sampled);
   record.replica = id_;

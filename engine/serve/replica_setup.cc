@@ -26,17 +26,17 @@ MemorySplit split_memory(const ClusterSettings& settings, const std::vector<Adap
   const Bytes block_bytes = memory.kv_per_token * engine.block_tokens;
   SL_CHECK(block_bytes > 0, "a KV block has a size");
   MemorySplit split;
-  split.adapters.memory = engine.adapter_memory;
+  split.adapters.memory = engine.cached_adapters ? AdapterMemory::kSlots : engine.adapter_memory;
   split.adapters.block_bytes = block_bytes;
   // Whole models come without a shared base, unless someone asks for the base model itself.
   const bool base = !whole || serves_base;
   Bytes left = memory.device - memory.activations - (base ? memory.weights : 0);
-  if (engine.adapter_memory == AdapterMemory::kSlots) {
+  if (split.adapters.memory == AdapterMemory::kSlots) {
     const auto served = static_cast<std::int64_t>(adapters.size());
-    split.adapters.slots =
-        engine.adapter_slots > 0 ? std::min<std::int64_t>(engine.adapter_slots, served) : served;
+    const bool all = engine.cached_adapters || engine.adapter_slots == 0;
+    split.adapters.slots = all ? served : std::min<std::int64_t>(engine.adapter_slots, served);
     split.adapters.slot_bytes = whole ? memory.weights : largest_adapter(adapters);
-    left -= split.adapters.slots * split.adapters.slot_bytes;
+    if (!engine.cached_adapters) left -= split.adapters.slots * split.adapters.slot_bytes;
   }
   split.blocks = left > 0 ? left / block_bytes : 0;
   if (split.blocks < 1) {
@@ -59,6 +59,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const SharedStat
       shared_(shared),
       policy_(std::move(policy)),
       form_(settings.engine.adapter_form),
+      device_share_(settings.engine.device_share),
       kv_per_token_(settings.memory.kv_per_token),
       whole_model_bytes_(settings.memory.weights),
       max_context_tokens_(settings.memory.max_context_tokens) {

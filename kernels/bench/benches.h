@@ -13,6 +13,9 @@ void bench_gemm(Team& team, const Machine& machine, DType type);
 // LoRA, attention and the element-wise operations, as shares of the linear layers of their step.
 void bench_ops(Team& team, const Machine& machine);
 
+// One core's share of LoRA on the host, with the line that `host_lora` of a hardware profile takes.
+void bench_host_lora();
+
 }  // namespace servelab::kernels
 
 #endif  // SERVELAB_KERNELS_BENCH_BENCHES_H_

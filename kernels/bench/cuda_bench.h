@@ -93,6 +93,7 @@ class Report {
 };
 
 void bench_lora(Report& report, cudaStream_t stream, double seconds);
+void bench_host_rows(Report& report, cudaStream_t stream, double seconds);
 
 // Elements of y that are not y_before + scale * (x A^T) B^T, computed in f64 by one thread each,
 // within the roundings of t and y. bf16; dense rows; row i's adapter is pairs[slots[i]].

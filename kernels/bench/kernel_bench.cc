@@ -1,6 +1,7 @@
 // Validates the kernels, then times them on the shapes of a small Llama beside this machine's own
 // read bandwidth and arithmetic peak. Usage: servelab_kernel_bench [threads [part]]; part: bf16,
-// f32, or the LoRA, attention and element-wise operations (ops); all of them when left out.
+// f32, the LoRA, attention and element-wise operations (ops), or a core's LoRA for CaraServe
+// (host-lora); all of them when left out.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -22,5 +23,6 @@ int main(int argc, char** argv) {
   if (wanted("bf16")) bench_gemm(team, machine, DType::kBf16);
   if (wanted("f32")) bench_gemm(team, machine, DType::kF32);
   if (wanted("ops")) bench_ops(team, machine);
+  if (wanted("host-lora")) bench_host_lora();
   return 0;
 }

@@ -60,10 +60,11 @@ struct Product {
   void* y;
   std::int64_t ldy;
   bool add;
+  std::int32_t multiprocessors;  // 0: all of the device's
 };
 
-using Key = std::tuple<DType, std::int64_t, int, int, int, DType, std::int64_t, bool, std::uint32_t,
-                       std::uint32_t, std::uint32_t>;
+using Key = std::tuple<DType, std::int64_t, int, int, int, DType, std::int64_t, bool, std::int32_t,
+                       std::uint32_t, std::uint32_t, std::uint32_t>;
 
 Key key_of(const Product& p, int m) {
   return {p.type,
@@ -74,6 +75,7 @@ Key key_of(const Product& p, int m) {
           p.y_type,
           p.ldy,
           p.add,
+          p.multiprocessors,
           alignment_of(p.w),
           alignment_of(p.x),
           alignment_of(p.y)};
@@ -93,6 +95,10 @@ struct Layouts {
     if (status == CUBLAS_STATUS_SUCCESS) {
       status = cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                               sizeof(transposed));
+    }
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      status = cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+                                              &p.multiprocessors, sizeof(p.multiprocessors));
     }
     const auto layout = [&](cublasLtMatrixLayoutOpaque_t* to, DType type, int rows, int columns,
                             std::int64_t ld) {
@@ -151,7 +157,7 @@ class LtDense final : public Dense {
       return cudaErrorNotSupported;
     }
     if (m == 0 || n == 0) return cudaSuccess;
-    const Product product{type, x, ldx, w, m, n, k, y_type, y, ldy, add};
+    const Product product{type, x, ldx, w, m, n, k, y_type, y, ldy, add, multiprocessors_};
     Layouts layouts;
     cublasStatus_t status = layouts.init(product);
     if (status != CUBLAS_STATUS_SUCCESS) return error_of(status);
@@ -168,6 +174,8 @@ class LtDense final : public Dense {
     if (status != CUBLAS_STATUS_SUCCESS) return error_of(status);
     return error_of(run(layouts, product, algorithm, y, stream));
   }
+
+  void tune_for(int multiprocessors) override { multiprocessors_ = multiprocessors; }
 
  private:
   static constexpr int kCandidates = 8;
@@ -261,6 +269,7 @@ class LtDense final : public Dense {
   void* workspace_;
   std::size_t bytes_;
   DenseChoice choice_;
+  std::int32_t multiprocessors_ = 0;
   std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
 };
 

@@ -24,6 +24,10 @@ class Dense {
   virtual cudaError_t multiply(DType type, const void* x, std::int64_t ldx, const void* w, int m,
                                int n, int k, DType y_type, void* y, std::int64_t ldy, bool add,
                                cudaStream_t stream) = 0;
+
+  // How many multiprocessors the stream's work can use: what algorithms are chosen for. All of the
+  // device's unless told.
+  virtual void tune_for(int /*multiprocessors*/) {}
 };
 
 enum class DenseChoice : std::uint8_t {

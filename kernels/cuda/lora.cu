@@ -27,8 +27,8 @@ bool valid(LoraKind kind, const LoraBatch& batch) {
 }
 
 bool valid(const LoraTarget& target, const LoraTarget& first) {
-  return target.in > 0 && target.in % 64 == 0 && target.in == first.in && target.out > 0 &&
-         target.out % 64 == 0 && aligned(target.y) && aligned(target.pairs);
+  return target.in > 0 && target.in % 8 == 0 && target.in == first.in && target.out > 0 &&
+         target.out % 8 == 0 && aligned(target.y) && aligned(target.pairs);
 }
 
 bool nothing_to_do(LoraKind kind, const LoraBatch& batch, int count) {

@@ -30,8 +30,8 @@ inline constexpr int kMaxLoraWidth = 128;
 // A linear layer that shares its input with others (q, k, v; gate, up).
 struct LoraTarget {
   const LoraPair* pairs = nullptr;  // [slots], 16-byte aligned
-  int in = 0;                       // a multiple of 64, the same for all targets of a call
-  int out = 0;                      // a multiple of 64
+  int in = 0;                       // a multiple of 8, the same for all targets of a call
+  int out = 0;                      // a multiple of 8
   void* y = nullptr;                // of y_type, 16-byte aligned; row stride ldy of the batch
 };
 inline constexpr int kMaxLoraTargets = 3;
@@ -71,7 +71,7 @@ cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* target
                  cudaStream_t stream);
 
 // out[out_rows, in] = w + scale * B A in f32, rounded once; `out` may be `w`, and both are 16-byte
-// aligned; out_rows and in are multiples of 64. A pair of rank 0 copies. Restoring is a copy of the
+// aligned; `in` is a multiple of 8. A pair of rank 0 copies. Restoring is a copy of the
 // base weights, which is exact. `pair` is host memory that points to device memory.
 cudaError_t lora_merge(DType type, const LoraPair& pair, int out_rows, int in, const void* w,
                        void* out, cudaStream_t stream);

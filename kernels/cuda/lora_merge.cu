@@ -63,15 +63,18 @@ __device__ inline void multiply(const char* b, const char* a, int row, int colum
 // Grid: tiles of columns, tiles of rows.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    merge_kernel(LoraPair pair, int depth, int in, const T* w, T* out) {
+    merge_kernel(LoraPair pair, int depth, int out_rows, int in, const T* w, T* out) {
   const int tile_row = static_cast<int>(blockIdx.y) * kRows;
   const int tile_column = static_cast<int>(blockIdx.x) * kColumns;
   const int row = warp_id() / (kColumns / kWarpColumns) * kWarpRows;
   const int column = warp_id() % (kColumns / kWarpColumns) * kWarpColumns;
   const int own_column = tile_column + column + 2 * (lane_id() % 4);
   const std::int64_t first = std::int64_t{tile_row + row + lane_id() / 4} * in + own_column;
-  // A warp's columns are inside or outside as a whole.
-  const bool inside = tile_column + column < in;
+  // A tile's eight columns are inside or outside as a whole.
+  const auto inside = [&](int group, int tile, int half) {
+    return tile_column + column + 8 * tile < in &&
+           tile_row + row + 16 * group + 8 * half + lane_id() / 4 < out_rows;
+  };
 
   const auto at = [&](int group, int tile, int half) {
     return first + std::int64_t{16 * group + 8 * half} * in + 8 * tile;
@@ -79,16 +82,18 @@ __global__ void __launch_bounds__(kThreads)
   std::uint32_t before[kGroups][kTiles][2] = {};
 #pragma unroll
   for (int i = 0; i < kGroups * kTiles * 2; ++i) {
-    if (!inside) continue;
-    before[i / 2 / kTiles][i / 2 % kTiles][i % 2] =
-        *reinterpret_cast<const std::uint32_t*>(w + at(i / 2 / kTiles, i / 2 % kTiles, i % 2));
+    const int group = i / 2 / kTiles;
+    const int tile = i / 2 % kTiles;
+    if (!inside(group, tile, i % 2)) continue;
+    before[group][tile][i % 2] =
+        *reinterpret_cast<const std::uint32_t*>(w + at(group, tile, i % 2));
   }
   char* const left = shared_memory();
   char* const right = left + kRows * kLeftStride;
   const T* const b = static_cast<const T*>(pair.b) + std::int64_t{tile_row} * pair.width;
   const T* const a = static_cast<const T*>(pair.a) + tile_column;
   const int padded = (depth + 15) / 16 * 16;
-  copy_rows(left, kLeftStride, b, pair.width, kRows, padded, kRows, depth);
+  copy_rows(left, kLeftStride, b, pair.width, kRows, padded, out_rows - tile_row, depth);
   copy_rows(right, kRightStride, a, in, padded, kColumns, depth, in - tile_column);
   copy_async_commit();
   copy_async_wait<0>();
@@ -97,10 +102,10 @@ __global__ void __launch_bounds__(kThreads)
   multiply<T>(left, right, row, column, padded, sums);
 #pragma unroll
   for (int i = 0; i < kGroups * kTiles * 2; ++i) {
-    if (!inside) continue;
     const int group = i / 2 / kTiles;
     const int tile = i / 2 % kTiles;
     const int half = i % 2;
+    if (!inside(group, tile, half)) continue;
     const float2 old = unpack<T>(before[group][tile][half]);
     *reinterpret_cast<std::uint32_t*>(out + at(group, tile, half)) =
         pack<T>(old.x + pair.scale * sums[group][tile][2 * half],
@@ -114,7 +119,7 @@ cudaError_t start(const LoraPair& pair, int depth, int out_rows, int in, const v
   const std::size_t shared =
       kRows * kLeftStride + static_cast<std::size_t>(depth + 8) * kRightStride;
   return launch(merge_kernel<T>, dim3(blocks_for(in, kColumns), blocks_for(out_rows, kRows)),
-                kThreads, shared, stream, pair, depth, in, static_cast<const T*>(w),
+                kThreads, shared, stream, pair, depth, out_rows, in, static_cast<const T*>(w),
                 static_cast<T*>(out));
 }
 
@@ -125,8 +130,7 @@ bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(poin
 cudaError_t lora_merge(DType type, const LoraPair& pair, int out_rows, int in, const void* w,
                        void* out, cudaStream_t stream) {
   if (type != DType::kBf16 && type != DType::kF16) return cudaErrorNotSupported;
-  if (pair.rank < 0 || out_rows < 0 || in < 0 || out_rows % kRows != 0 || in % 64 != 0 ||
-      !aligned(w) || !aligned(out)) {
+  if (pair.rank < 0 || out_rows < 0 || in < 0 || in % 8 != 0 || !aligned(w) || !aligned(out)) {
     return cudaErrorInvalidValue;
   }
   if (pair.rank > 0 && (pair.width < pair.rank || pair.width % 8 != 0 ||

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kShrinkThreads)
   if (columns == 0) return;
 
   const int rows = min(kTileRows, piece.rows - begin);
-  const int all_steps = target.in / kTileDepth;
+  const int all_steps = steps_of(target.in);
   const int first = all_steps * split / splits;
   const int steps = all_steps * (split + 1) / splits - first;
   const T* const x = static_cast<const T*>(call.x) + (piece.begin + begin) * call.ldx;
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(kShrinkThreads)
     if (step < steps) {
       char* const stage = shared + step % kStages * kStageBytes;
       const int k = (first + step) * kTileDepth;
-      copy_tile<kTileRows>(stage, x + k, call.ldx, rows);
-      copy_tile<8 * kTiles>(stage + kXBytes, a + k, target.in, columns);
+      copy_tile<kTileRows>(stage, x + k, call.ldx, rows, target.in - k);
+      copy_tile<8 * kTiles>(stage + kXBytes, a + k, target.in, columns, target.in - k);
     }
     copy_async_commit();
   };
@@ -294,7 +294,7 @@ Pieces pieces_of(const LoraCall& call) {
 // As many as give every multiprocessor two blocks, of at least four steps each.
 int splits_of(const LoraCall& call, const Pieces& pieces) {
   const std::int64_t wanted = 2 * call.multiprocessors / (pieces.working * call.count);
-  const int longest = call.targets[0].in / kTileDepth / 4;
+  const int longest = steps_of(call.targets[0].in) / 4;
   return static_cast<int>(
       std::clamp<std::int64_t>(std::min<std::int64_t>(wanted, longest), 1, kMaxSegmentSplits));
 }

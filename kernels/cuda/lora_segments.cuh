@@ -50,16 +50,21 @@ __device__ inline char* chunk_at(char* tile, int row, int chunk) {
   return tile + (row * kChunks + (chunk ^ row % kChunks)) * kChunkBytes;
 }
 
+// Steps of kTileDepth elements through `in`, the last of which may go past its end.
+__host__ __device__ constexpr int steps_of(int in) { return (in + kTileDepth - 1) / kTileDepth; }
+
 // Starts to copy kRows rows of kTileDepth elements with all of the block's threads, zeros past
-// `valid` rows.
+// `valid` rows and past `depth` elements.
 template <int kRows, class T>
-__device__ inline void copy_tile(char* tile, const T* from, std::int64_t stride, int valid) {
+__device__ inline void copy_tile(char* tile, const T* from, std::int64_t stride, int valid,
+                                 int depth) {
+  static_assert(kShrinkThreads % kChunks == 0);  // so a thread's chunks are all of one column
+  const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const int rows = chunk * kVector < depth ? valid : 0;
 #pragma unroll
   for (int i = 0; i < kRows * kChunks / kShrinkThreads; ++i) {
-    const int index = i * kShrinkThreads + static_cast<int>(threadIdx.x);
-    const int row = index / kChunks;
-    const int chunk = index % kChunks;
-    const bool inside = row < valid;
+    const int row = (i * kShrinkThreads + static_cast<int>(threadIdx.x)) / kChunks;
+    const bool inside = row < rows;
     copy_async_16(chunk_at(tile, row, chunk), inside ? from + row * stride + chunk * kVector : from,
                   inside);
   }

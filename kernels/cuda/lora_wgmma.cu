@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kShrinkThreads)
   if (columns == 0) return;
 
   const int row = piece.begin + begin;
-  const int all_steps = target.in / kTileDepth;
+  const int all_steps = steps_of(target.in);
   const int first = all_steps * split / splits;
   const int steps = all_steps * (split + 1) / splits - first;
   const T* const a = static_cast<const T*>(pair.a);
@@ -83,10 +83,12 @@ __global__ void __launch_bounds__(kShrinkThreads)
       const int k = (first + step) * kTileDepth;
       if (threadIdx.x == 0) {
         copy_barrier_expect(barriers + step % kStages, Layout::kXBytes);
-        // Rows past the piece's come along: their sums are not written.
+        // Rows past the piece's come along: their sums are not written. Elements past `in` are
+        // zeros.
         copy_box(stage, x_map, k, row, barriers + step % kStages);
       }
-      copy_tile<kBlocks * kRanks>(stage + Layout::kXBytes, a + k, target.in, columns);
+      copy_tile<kBlocks * kRanks>(stage + Layout::kXBytes, a + k, target.in, columns,
+                                  target.in - k);
     }
     copy_async_commit();
   };

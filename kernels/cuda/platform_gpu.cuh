@@ -52,6 +52,11 @@ __device__ inline void copy_async_wait() {
 
 __device__ inline int atomic_add(int* to, int value) { return atomicAdd(to, value); }
 __device__ inline void memory_fence() { __threadfence(); }
+// Also for the host and other devices, through pinned memory.
+__device__ inline void memory_fence_system() { __threadfence_system(); }
+__device__ inline void store_release_system(std::uint32_t* to, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
 
 // --- conversions, rounding to nearest even; two values are packed as {low, high} ---
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,8 @@ def test_every_step_is_reported_and_failures_count(tmp_path: Path) -> None:
     assert status["calibration"] == "passed"
     assert status["dlora/fig10_cuda"] == "FAILED with code 2"
     assert {"name": "bgmv", "ms": 1} in report["benchmarks"]
-    assert "broken" in (tmp_path / "out/log.txt").read_text()
+    assert "broken" in report["log"]
+    assert not (tmp_path / "out/log.txt").exists()
     assert (tmp_path / "out/profile.yaml").exists()
     assert len(list((tmp_path / "out").iterdir())) <= 8
 
@@ -82,10 +84,19 @@ def test_no_step_outlives_the_time(tmp_path: Path) -> None:
     result = run_check(tmp_path, "--seconds", "6")
     report = json.loads((tmp_path / "out/check.json").read_text())
     assert report["steps"][0]["status"].startswith("FAILED: cut off after")
-    assert report["steps"][-1] == {"step": "dlora/fig10_cuda", "status": "skipped",
+    assert report["steps"][-1] == {"step": "caraserve/fig16_cuda", "status": "skipped",
                                    "reason": "no time is left"}
     assert report["seconds"] < 20
     assert result.returncode == 1
+
+
+def test_all_that_can_come_back_fits_and_the_figures_exist() -> None:
+    figures = re.search(r"^FIGURES = \[(.*?)\]", (ROOT / "tests/gpu/check.py").read_text(),
+                        re.DOTALL | re.MULTILINE).group(1)
+    specs = re.findall(r'"(.*?)"', figures)
+    assert 3 + len(specs) <= 8  # check.json, profile.yaml, calibration.csv
+    for spec in specs:
+        assert "\nquick:" in (ROOT / f"experiments/{spec}.yaml").read_text(), spec
 
 
 def test_the_sanitized_part_is_not_empty() -> None:

@@ -103,14 +103,19 @@ struct Part {
 };
 
 inline std::vector<float> run(Executor* executor, const std::vector<Part>& parts,
-                              Exec exec = Exec::kUnmerged, LoraKernel kernel = LoraKernel::kSgmv) {
+                              const StepMode& mode) {
   std::vector<SequenceSlice> slices;
   for (const Part& part : parts) slices.push_back(part.slice());
   std::vector<std::int32_t> sampled;
-  executor->run(slices, {exec, kernel}, {}, &sampled);
+  executor->run(slices, mode, {}, &sampled);
   EXPECT_EQ(sampled.size(), parts.size());
   const auto logits = executor->logits();
   return {logits.begin(), logits.end()};
+}
+
+inline std::vector<float> run(Executor* executor, const std::vector<Part>& parts,
+                              Exec exec = Exec::kUnmerged, LoraKernel kernel = LoraKernel::kSgmv) {
+  return run(executor, parts, StepMode{exec, kernel});
 }
 
 // Logits after the last token of `ids`, computed in chunks.
@@ -130,6 +135,29 @@ inline std::vector<float> prefill(Executor* executor, const std::vector<std::int
   }
   const auto logits = executor->logits();
   return {logits.begin(), logits.end()};
+}
+
+// Logits of a prefill and of decodes after it, often enough to be recorded, each step at the next
+// of `shares` of the device.
+inline std::vector<std::vector<float>> generate(Executor* executor, const DeviceAdapter* adapter,
+                                                const std::vector<double>& shares) {
+  std::vector<std::vector<float>> all;
+  Part part;
+  part.ids = prompt(executor->model(), 20, 1);
+  part.table = blocks(0, 20);
+  part.adapter = adapter;
+  for (int step = 0; step < 8; ++step) {
+    const SequenceSlice slice = part.slice();
+    StepMode mode;
+    mode.device_share = shares[static_cast<std::size_t>(step) % shares.size()];
+    std::vector<std::int32_t> sampled;
+    executor->run({&slice, 1}, mode, {}, &sampled);
+    const auto logits = executor->logits();
+    all.emplace_back(logits.begin(), logits.end());
+    part.context = part.ids.size();
+    part.ids.push_back(sampled.front());
+  }
+  return all;
 }
 
 // Largest difference as a share of the largest expected value; infinite where one is not a number.

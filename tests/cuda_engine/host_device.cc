@@ -40,6 +40,23 @@ constexpr unsigned char kPoison = 0xff;  // NaN in every type
 bool lazy = true;
 std::size_t free_memory = std::size_t{2} << 30;
 
+constexpr int kNever = -1;
+int work_left = kNever;  // before the device fails
+int calls_left = kNever;
+bool failed = false;
+
+// Counts down to the failure.
+void spend(int* left) {
+  if (*left == kNever || (*left)-- > 0) return;
+  failed = true;
+  *left = kNever;
+}
+
+std::vector<std::function<void()>>& late_signals() {
+  static std::vector<std::function<void()>> instance;
+  return instance;
+}
+
 // One for all streams: work may wait for other streams.
 std::recursive_mutex& mutex() {
   static std::recursive_mutex instance;
@@ -55,10 +72,13 @@ void run_to(CUstream_st* stream, std::uint64_t position) {
   while (stream->done < position) {
     const std::function<void()> work = std::move(stream->queue.front());
     stream->queue.pop_front();
-    work();
+    spend(&work_left);
+    if (!failed) work();
     ++stream->done;
   }
 }
+
+cudaError_t state() { return failed ? cudaErrorLaunchFailure : cudaSuccess; }
 
 }  // namespace
 
@@ -68,10 +88,27 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
     stream->recording->push_back(std::move(work));
     return cudaSuccess;
   }
+  spend(&calls_left);
+  if (failed) return state();
   stream->queue.push_back(std::move(work));
   ++stream->enqueued;
   if (!lazy) run_to(stream, stream->enqueued);
-  return cudaSuccess;
+  return state();
+}
+
+// With the mutex: all of this is called by work on streams, or when it has ended.
+void signal_late(std::function<void()> signal) { late_signals().push_back(std::move(signal)); }
+void give_signals() {
+  for (const auto& signal : std::exchange(late_signals(), {})) signal();
+}
+
+void fail_after_work(int work) { work_left = work; }
+void fail_after_calls(int calls) { calls_left = calls; }
+void mend() {
+  const std::lock_guard lock(mutex());
+  failed = false;
+  work_left = calls_left = kNever;
+  late_signals().clear();
 }
 
 // The caller holds the mutex once, as cudaStreamSynchronize does.
@@ -93,6 +130,7 @@ using servelab::host_device::kMultiprocessors;
 using servelab::host_device::kPoison;
 using servelab::host_device::mutex;
 using servelab::host_device::run_to;
+using servelab::host_device::state;
 
 extern "C" {
 
@@ -194,7 +232,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const std::lock_guard lock(mutex());
   if (stream->recording != nullptr) return cudaErrorStreamCaptureUnsupported;
   run_to(stream, stream->enqueued);
-  return cudaSuccess;
+  servelab::host_device::give_signals();
+  return state();
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {

@@ -24,8 +24,23 @@ void notify();
 // The same for what other processes do: asks again and again.
 void wait_polling(const std::function<bool()>& condition);
 
+// A signal to the host that work on a stream gives. It is as late as it may be: the host sees it
+// when a stream waits for the host's reply (give_signals), or has come to its end.
+void signal_late(std::function<void()> signal);
+void give_signals();
+
+// A device that fails: with `work` more pieces of work done, or `calls` more of them enqueued, it
+// does nothing any more, and every call that puts work on a stream or waits for it reports an
+// error, until mend(). What was enqueued and not waited for until then is done afterwards.
+void fail_after_work(int work);
+void fail_after_calls(int calls);
+void mend();
+
 // Not lazy: work runs as soon as it is enqueued, for kernels that do not ask the stream.
 void set_lazy(bool lazy);
+
+// From now on the host's own allocations (operator new) of as many bytes fail.
+void refuse_memory_of(std::size_t bytes);
 
 // What cudaMemGetInfo reports as free.
 void set_free_memory(std::size_t bytes);

@@ -145,7 +145,7 @@ cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* target
                  const void* x, std::int64_t ldx, std::int64_t ldy, void* /*workspace*/,
                  cudaStream_t stream) {
   for (const LoraTarget& target : std::vector<LoraTarget>(targets, targets + count)) {
-    if (target.in % 64 != 0 || target.out % 64 != 0) return cudaErrorNotSupported;
+    if (target.in % 8 != 0 || target.out % 8 != 0) return cudaErrorNotSupported;
     enqueue(stream, [=] {
       for (int row = 0; row < batch.rows; ++row) {
         const int slot = slot_of(kind, batch, row);

@@ -36,7 +36,7 @@ std::string spec_text(int tensor_parallel, int requests) {
          std::to_string(requests) +
          "\n  adapters: {count: 5, ranks: [4, 8]}\n  arrivals: {process: poisson, rate: 100}\n"
          "  lengths: {source: uniform, prompt_range: [5, 30], output_range: [1, 6]}\n"
-         "techniques: [slora, peft]\n";
+         "techniques: [slora, peft, caraserve]\n";
 }
 
 // An experiments folder with one small model on a device with little memory.
@@ -187,7 +187,7 @@ TEST_F(RankProcesses, RunASpecAsThreadsDo) {
   const auto lead = start(0, 2, spec);
   const ProgramResult result = lead->wait();
   EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("2 points: 2 run, 0 cached; 2 VALID, 0 INVALID"));
+  EXPECT_THAT(result.out, HasSubstr("3 points: 3 run, 0 cached; 3 VALID, 0 INVALID"));
   const ProgramResult workers = worker->wait();
   EXPECT_EQ(workers.code, 0);
   EXPECT_EQ(workers.out, "");
@@ -196,7 +196,7 @@ TEST_F(RankProcesses, RunASpecAsThreadsDo) {
   std::vector<std::string> again = command(spec, "out");
   again.insert(again.end(), {"--ranks", "threads"});
   const ProgramResult cached = Program({SERVELAB_ON_HOST, environment(0, 2)}, again).wait();
-  EXPECT_THAT(cached.out, HasSubstr("2 points: 0 run, 2 cached")) << cached.err;
+  EXPECT_THAT(cached.out, HasSubstr("3 points: 0 run, 3 cached")) << cached.err;
 }
 
 // Two replicas of one rank each: the second one is the other process's alone.
@@ -207,7 +207,7 @@ TEST_F(RankProcesses, AReplicaMayBeInAnotherProcess) {
   const auto worker = start(1, 2, spec);
   const ProgramResult result = start(0, 2, spec)->wait();
   EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("2 VALID, 0 INVALID"));
+  EXPECT_THAT(result.out, HasSubstr("3 VALID, 0 INVALID"));
   EXPECT_EQ(worker->wait().code, 0);
 }
 

@@ -36,6 +36,8 @@ class TensorParallel : public ::testing::TestWithParam<Shape> {
     weights_ = random_weights(model_, 7);
     DevicePlan plan = small_plan(DType::kF16);
     plan.ranks = GetParam().ranks;
+    plan.host_lora_threads = 2;
+    plan.host_lora = true;
     CpuExecutorOptions options;
     static_cast<ExecutorLimits&>(options) = plan.limits;
     options.type = DType::kF32;
@@ -46,8 +48,10 @@ class TensorParallel : public ::testing::TestWithParam<Shape> {
       const auto lora =
           random_adapter(model_, "a", rank, all_targets(), static_cast<std::uint64_t>(rank));
       on_cpu_.push_back(cpu_->pack_adapter(*lora, 0));
+      if (rank != 16) cuda_->hold_on_host(lora, 64);
       on_cuda_.push_back(cuda_->pack_adapter(*lora, 64));
       on_cuda_.back()->wait();
+      on_host_.push_back(cuda_->host_adapter(lora));
     }
   }
 
@@ -76,7 +80,7 @@ class TensorParallel : public ::testing::TestWithParam<Shape> {
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<CpuExecutor> cpu_;
   std::unique_ptr<cuda::TpExecutor> cuda_;
-  std::vector<std::unique_ptr<DeviceAdapter>> on_cpu_, on_cuda_;
+  std::vector<std::unique_ptr<DeviceAdapter>> on_cpu_, on_cuda_, on_host_;
 };
 
 TEST_P(TensorParallel, MixedBatchesAndDecodesAreTheWholeModels) {
@@ -88,6 +92,22 @@ TEST_P(TensorParallel, MixedBatchesAndDecodesAreTheWholeModels) {
       EXPECT_LT(difference(decode(cuda_.get(), parts(on_cuda_), kernel), decoded), allowed());
     }
   }
+}
+
+// Every rank's host computes its rank's part, also beside adapters on the devices.
+TEST_P(TensorParallel, AdaptersOnTheHostAreTheWholeModels) {
+  const auto expected = run(cpu_.get(), parts(on_cpu_));
+  const auto decoded = decode(cpu_.get(), parts(on_cpu_), LoraKernel::kSgmv);
+  std::vector<Part> some = parts(on_cuda_);
+  const std::vector<Part> hosted = parts(on_host_);
+  for (const std::size_t i : {0u, 2u}) some[i].adapter = hosted[i].adapter;
+  EXPECT_LT(difference(decode(cuda_.get(), hosted, LoraKernel::kSgmv), decoded), allowed());
+  const auto mixed = run(cuda_.get(), some);
+  EXPECT_LT(difference(mixed, expected), allowed());
+  StepMode synced;
+  synced.kernel = LoraKernel::kSgmv;
+  synced.host_copy = HostCopy::kSynced;
+  EXPECT_EQ(run(cuda_.get(), some, synced), mixed);
 }
 
 TEST_P(TensorParallel, MergedAgreesAndUnmergingRestoresEveryBit) {

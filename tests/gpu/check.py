@@ -4,12 +4,13 @@ Runs, in under eight minutes: the tests of kernels and engine, both again under 
 on a small part, the kernel benchmarks (with PyTorch's times beside them where it is installed), a
 quick calibration, and the GPU figures' quick forms with the profile that came out. Leaves in dir:
 
-    check.json          what ran, for how long, how it ended; the card; every benchmark row
+    check.json          what ran, for how long, how it ended, all that was printed; the card; every
+                        benchmark row
     profile.yaml        the hardware profile fitted from this card
     calibration.csv     the measurements behind it
     <paper>_figNN.h5    one for each figure: its collected.h5 and points (python -m analysis.pack)
-    log.txt             everything that was printed
 
+Until check.json is there, log.txt has what was printed so far.
 Exit code 0: all that ran passed; 1: something failed; 3: there is no GPU here.
 """
 from __future__ import annotations
@@ -27,7 +28,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # One type of each kernel; cuBLASLt is not ours to sanitize.
 SANITIZED = "*bf16*:Sampling*:*Blocks*:Gather*-*Dense*"
-FIGURES = ["dlora/fig05_cuda", "caraserve/fig04_cuda", "placement/fig05_cuda", "dlora/fig10_cuda"]
+FIGURES = ["dlora/fig05_cuda", "caraserve/fig04_cuda", "placement/fig05_cuda", "dlora/fig10_cuda",
+           "caraserve/fig16_cuda"]
 QUERY = ("name,uuid,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,power.limit,"
          "temperature.gpu")
 
@@ -105,10 +107,14 @@ class Check:
         self.report["seconds"] = round(time.monotonic() - self.started, 1)
         failed = [s for s in self.report["steps"] if s["status"].startswith("FAILED")]
         self.report["passed"] = not failed
-        (self.out / "check.json").write_text(json.dumps(self.report, indent=1) + "\n",
-                                             encoding="utf-8")
         self.say(f"gpu-check: {len(self.report['steps'])} steps, {len(failed)} failed, "
                  f"{self.report['seconds']:.0f} s; {self.out}/check.json")
+        self.log.close()
+        log = self.out / "log.txt"
+        self.report["log"] = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        (self.out / "check.json").write_text(json.dumps(self.report, indent=1) + "\n",
+                                             encoding="utf-8")
+        log.unlink()
         return 1 if failed else 0
 
 

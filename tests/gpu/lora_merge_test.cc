@@ -9,8 +9,12 @@ class LoraMergeTest : public DeviceTypeTest {};
 
 TEST_P(LoraMergeTest, AddsTheProduct) {
   Random random(25);
-  for (const auto& [rank, width, out, in] :
-       {std::tuple{1, 8, 64, 64}, {8, 8, 128, 192}, {13, 16, 64, 320}, {100, 128, 64, 128}}) {
+  for (const auto& [rank, width, out, in] : {std::tuple{1, 8, 64, 64},
+                                             {8, 8, 128, 192},
+                                             {13, 16, 64, 320},
+                                             {100, 128, 64, 128},
+                                             {20, 24, 24, 104},
+                                             {3, 8, 67, 136}}) {
     const LoraAdapter adapter(type(), in, out, rank, width, random);
     std::vector<float> w = random.reals(static_cast<std::size_t>(out * in));
     const DeviceTensor device_w(type(), w);
@@ -44,7 +48,7 @@ TEST_P(LoraMergeTest, CopiesWithoutARankAndChecksShapes) {
   const DeviceTensor merged(type(), w.size());
   ASSERT_EQ(lora_merge(type(), {}, 64, 64, device_w.data(), merged.data(), stream), cudaSuccess);
   EXPECT_EQ(merged.values(), w);
-  EXPECT_EQ(lora_merge(type(), {}, 63, 64, device_w.data(), merged.data(), stream),
+  EXPECT_EQ(lora_merge(type(), {}, 64, 60, device_w.data(), merged.data(), stream),
             cudaErrorInvalidValue);
   EXPECT_EQ(lora_merge(DType::kF32, {}, 64, 64, device_w.data(), merged.data(), stream),
             cudaErrorNotSupported);

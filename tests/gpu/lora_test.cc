@@ -288,9 +288,9 @@ class LoraTest : public DeviceTypeTest {
   static Shape random_shape(Random& random, int max_rows) {
     constexpr int kRanks[] = {1, 2, 3, 5, 8, 9, 16, 17, 24, 33, 40, 64, 72, 100, 127, 128};
     Shape shape;
-    shape.in = 64 * random.whole(1, 10);
+    shape.in = 8 * random.whole(1, 80);
     for (int i = random.whole(1, kMaxLoraTargets); i > 0; --i) {
-      shape.outs.push_back(64 * random.whole(1, 4));
+      shape.outs.push_back(8 * random.whole(1, 32));
     }
     const int largest = random.whole(0, 15);
     for (int i = random.whole(1, 4); i > 0; --i) {
@@ -338,7 +338,8 @@ TEST_P(LoraTest, WgmmaShrinkMatchesTheDefinition) {
   std::vector<Shape> shapes = {{64, {64}, {8}, {3}, false},
                                {576, {64, 128}, {16, 33, 5}, {1, 0, 17, 70}, true},
                                {1024, {64}, {128, 72}, {20, 3}, false},
-                               {512, {64}, {100, 8}, {1, 2, 16}, false}};
+                               {512, {64}, {100, 8}, {1, 2, 16}, false},
+                               {88, {40, 8}, {40, 8}, {9, 2}, true}};
   for (int i = is_slow() ? 0 : 30; i > 0; --i) shapes.push_back(random_shape(random, 300));
   for (const Shape& shape : shapes) {
     const Case c(type(), DType::kF32, shape, random);

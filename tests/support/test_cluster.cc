@@ -25,6 +25,10 @@ StepCost LinearCost::step(const BatchShape& batch, Exec exec, LoraKernel kernel)
   return cost;
 }
 
+TimeNs LinearCost::host_lora(const BatchShape& batch, HostCopy copy) const {
+  return 1'000 * batch.host_rank_tokens + (copy == HostCopy::kFused ? 0 : 50'000);
+}
+
 EngineSettings small_engine() {
   EngineSettings engine;
   engine.limits.max_batch = 16;

@@ -42,9 +42,9 @@ TEST_P(Golden, DecisionLogIsAsReviewed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Techniques, Golden,
-                         ::testing::Values("dlora", "dlora-artifact", "merged-only", "null", "peft",
-                                           "punica", "slora", "template", "unmerged-only",
-                                           "vllm-lora", "vllm-uniform"),
+                         ::testing::Values("caraserve", "dlora", "dlora-artifact", "merged-only",
+                                           "null", "peft", "punica", "slora", "template",
+                                           "unmerged-only", "vllm-lora", "vllm-uniform"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -49,7 +49,7 @@ RealRun run_real(const Workload& workload, const test::RunOptions& options, int 
 class CpuBackendRun : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(CpuBackendRun, ServesEveryRequestAndReplaysIdentically) {
-  test::expect_serves_and_replays(CpuEngine(), GetParam(), {});
+  test::expect_serves_and_replays(CpuEngine(), GetParam(), {.keeps_adapters = true});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuBackendRun,
@@ -59,6 +59,42 @@ INSTANTIATE_TEST_SUITE_P(All, CpuBackendRun,
                            std::replace(text.begin(), text.end(), '-', '_');
                            return text;
                          });
+
+// Tokens of each adapter's LoRA on the host, on the device and in both by turns are the same.
+TEST(CpuBackend, LoraOnTheHostChangesNoToken) {
+  const Workload workload = test::make_workload(test::short_requests(), 8);
+  const auto expected = test::alone(CpuEngine(), workload, false);
+  for (const char* kernel : {"bgmv", "mbgmv", "sgmv", "einsum"}) {
+    for (const char* loading : {"wait", "host", "skip"}) {
+      test::RunOptions options;
+      options.technique = "caraserve";
+      options.params = std::string("{kernel: ") + kernel + ", loading: " + loading + "}";
+      options.engine = test::small_engine();
+      options.engine.adapter_slots = 3;
+      options.record.steps = true;
+      const RealRun run = test::run_real(CpuEngine(), workload, options, {.keeps_adapters = true});
+      EXPECT_EQ(test::violation(workload, run.record), "");
+      EXPECT_EQ(run.outputs, expected) << options.params;
+      int on_host = 0;
+      for (const StepRecord& step : run.record.step_log) on_host += step.host_requests;
+      EXPECT_GT(on_host, 0) << options.params;
+    }
+  }
+}
+
+TEST(CpuBackend, LoraOnTheHostNeedsAdaptersInHostMemory) {
+  test::RunOptions options;
+  options.technique = "caraserve";
+  options.engine = test::small_engine();
+  try {
+    run_real(test::make_workload(test::short_requests(), 4), options);
+    FAIL() << "LoRA was computed on the host from adapters that are not there";
+  } catch (const SpecError& error) {
+    EXPECT_STREQ(error.what(),
+                 "the backend cannot carry this plan out: LoRA on the host needs adapters that "
+                 "stay in host memory: runtime.adapter_store: host");
+  }
+}
 
 TEST(CpuBackend, PreemptionLosesNoToken) { test::expect_preemption_loses_no_token(CpuEngine()); }
 

@@ -127,6 +127,47 @@ TEST_P(Executor, AdaptersChangeTheOutput) {
   }
 }
 
+// Prompts and decodes of every rank, in one batch with the same adapters on the device, under every
+// kernel: what the host computes is what the device computes, bit for bit.
+TEST_P(Executor, AdaptersOnTheHostGiveTheSameBits) {
+  std::vector<std::unique_ptr<DeviceAdapter>> on_host;
+  std::vector<std::vector<float>> on_device;
+  const auto ids = prompt(9, 3);
+  for (const int rank : {4, 8, 16, 64}) {
+    on_host.push_back(executor().host_adapter(
+        random_adapter(model_, "a", rank, {"q", "k", "v", "o", "gate", "up", "down"},
+                       static_cast<std::uint64_t>(rank))));
+    EXPECT_EQ(on_host.back()->rank(), rank);
+    on_device.push_back(prefill(ids, 8, adapters_[on_host.size() - 1].get(), blocks(0, 3)));
+    EXPECT_EQ(prefill(ids, 8, on_host.back().get(), blocks(0, 3)), on_device.back()) << rank;
+  }
+  for (const LoraKernel kernel :
+       {LoraKernel::kBgmv, LoraKernel::kMbgmv, LoraKernel::kSgmv, LoraKernel::kEinsum}) {
+    // Four sequences on the host, four on the device: all but the last token, then that one.
+    std::vector<SequenceSlice> slices(8);
+    std::vector<std::vector<BlockIndex>> tables;
+    for (int i = 0; i < 8; ++i) tables.push_back(blocks(3 * i, 3));
+    std::vector<std::int32_t> sampled;
+    for (const std::size_t at : {std::size_t{0}, ids.size() - 1}) {
+      for (std::size_t i = 0; i < 8; ++i) {
+        slices[i].context = static_cast<std::int32_t>(at);
+        slices[i].tokens = std::span(ids).subspan(at, at == 0 ? ids.size() - 1 : 1);
+        slices[i].blocks = tables[i];
+        slices[i].adapter = i < 4 ? on_host[i].get() : adapters_[i - 4].get();
+        slices[i].samples = at > 0;
+      }
+      executor().run(slices, {Exec::kUnmerged, kernel}, {}, &sampled);
+    }
+    const auto rows = logits();
+    const auto vocab = static_cast<long>(model_.vocab);
+    for (long i = 0; i < 8; ++i) {
+      EXPECT_EQ(std::vector<float>(rows.begin() + i * vocab, rows.begin() + (i + 1) * vocab),
+                on_device[static_cast<std::size_t>(i % 4)])
+          << name(kernel) << " row " << i;
+    }
+  }
+}
+
 TEST_P(Executor, ChunkedPrefillIsBitForBitTheWhole) {
   const auto ids = prompt(77, 2);
   for (const DeviceAdapter* adapter : {static_cast<DeviceAdapter*>(nullptr), adapters_[2].get()}) {

@@ -81,6 +81,11 @@ std::unique_ptr<DeviceAdapter> CpuExecutor::pack_adapter(const LoraWeights& weig
   return pack(weights, width);
 }
 
+std::unique_ptr<DeviceAdapter> CpuExecutor::host_adapter(
+    std::shared_ptr<const LoraWeights> weights) {
+  return pack(*weights, 0);
+}
+
 std::unique_ptr<DeviceAdapter> CpuExecutor::pack_whole_model(const LoraWeights& weights) {
   auto adapter = pack(weights, 0);
   adapter->whole_ = impl_->fold_whole(*adapter);

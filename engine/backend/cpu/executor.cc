@@ -344,7 +344,7 @@ const char* CpuExecutor::unsupported(const StepPlan& plan) const {
   if (plan.device_share != 1.0) return "the CPU engine gives a step the whole device";
   if (plan.model != ModelId{}) return "the CPU engine runs one model per replica";
   for (const Slice& slice : plan.slices) {
-    if (slice.lora != LoraSite::kDevice) return "the CPU engine has one place for LoRA";
+    if (slice.lora == LoraSite::kRemote) return "the CPU engine knows no LoRA server";
   }
   return nullptr;
 }

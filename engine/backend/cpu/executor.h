@@ -39,6 +39,8 @@ class CpuExecutor final : public Executor {
   void enter_thread() const override;  // pins it to the first core
 
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
+  // The device is the host: packed at its own rank, in no slot, and computed as any other adapter.
+  std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
 
   // The parts' times are of the leading thread.

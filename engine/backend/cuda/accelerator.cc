@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/backend/cuda/cuda_executor.h"
+#include "engine/backend/cuda/sm_shares.h"
 #include "engine/backend/cuda/tp_executor.h"
 
 namespace servelab::cuda {
@@ -34,6 +35,12 @@ class CudaAccelerator final : public Accelerator {
     facts.multiprocessors = properties.multiProcessorCount;
     facts.l2 = properties.l2CacheSize;
     return facts;
+  }
+
+  std::shared_ptr<DevicePartition> partition(int device) const override {
+    devices();
+    check(cudaSetDevice(device), "choosing the device");
+    return std::make_shared<SmShares>(make_sm_groups(device));
   }
 
   std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,

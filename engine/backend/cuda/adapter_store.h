@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/device_weights.h"
+#include "engine/backend/cuda/engine_adapter.h"
 #include "engine/backend/cuda/range_allocator.h"
 #include "engine/backend/real/accelerator.h"
 #include "kernels/cuda/lora.h"
@@ -22,7 +23,7 @@ constexpr int padded_rank(int rank) { return (rank + 7) / 8 * 8; }
 
 class AdapterStore;
 
-class CudaAdapter final : public DeviceAdapter {
+class CudaAdapter final : public EngineAdapter {
  public:
   ~CudaAdapter() override;
   int rank() const override { return rank_; }
@@ -46,7 +47,8 @@ class CudaAdapter final : public DeviceAdapter {
     std::size_t offset = 0;
     std::size_t size = 0;
   };
-  explicit CudaAdapter(std::shared_ptr<AdapterStore> store) : store_(std::move(store)) {}
+  explicit CudaAdapter(std::shared_ptr<AdapterStore> store)
+      : EngineAdapter(Side::kDevice), store_(std::move(store)) {}
 
   std::shared_ptr<AdapterStore> store_;
   int slot_ = -1;

@@ -15,8 +15,7 @@ using kernels::DType;
 using kernels::LoraKind;
 
 constexpr std::size_t kDenseWorkspace = std::size_t{32} << 20;
-constexpr int kLoraGrain = 64;  // of the LoRA kernels
-constexpr int kVector = 8;      // elements of 16 bytes
+constexpr int kVector = 8;  // elements of 16 bytes
 constexpr int kWidestHead = 256;
 constexpr const char* kBatchTokens = "engine.max_batch_tokens";
 constexpr const char* kBatch = "engine.max_batch";
@@ -27,6 +26,11 @@ std::size_t product(int a, int b, std::size_t bytes) {
 
 std::size_t matrix_bytes(FusedShape shape, DType type) {
   return product(shape.n, shape.k, kernels::bytes_of(type));
+}
+
+std::shared_ptr<SmShares> shares_of(const DevicePlan& plan) {
+  if (plan.partitions.empty()) return nullptr;
+  return std::static_pointer_cast<SmShares>(plan.partitions.front());
 }
 
 int set_device(int device) {
@@ -46,7 +50,7 @@ CudaExecutor::CudaExecutor(const ModelConfig& model, const ModelWeights& weights
       model_(shard_model(model, seat.shard)),
       plan_(plan),
       shapes_(model_),
-      multiprocessors_(set_device(plan.device)),
+      stream_(set_device(plan.device), shares_of(plan)),
       kv_(model_, plan),
       merged_(static_cast<std::size_t>(model.layers)),
       use_merged_(static_cast<std::size_t>(model.layers)) {
@@ -87,8 +91,8 @@ void CudaExecutor::check_shapes() const {
   for (const LinearLayer target : plan_.targets) {
     const char* const layer = kLinearLayerNames[static_cast<std::size_t>(target)];
     const LinearShape shape = linear_shape(model_, layer);
-    if (shape.in % kLoraGrain == 0 && shape.out % kLoraGrain == 0) continue;
-    refuse("layers with adapters to be multiples of 64 wide (" + std::string(layer) + ")");
+    if (shape.in % kVector == 0 && shape.out % kVector == 0) continue;
+    refuse("layers with adapters to be multiples of 8 wide (" + std::string(layer) + ")");
   }
 }
 
@@ -136,6 +140,7 @@ void CudaExecutor::make_plan(MemoryPlan* plan) {
   add(samples, 1, sizeof(std::int32_t), kBatchTokens);
   plan->add("logits", Arena::rounded(product(samples, shapes_.vocab, sizeof(float))), kBatch);
   plan->add("step input", Arena::rounded(StepInput::bytes(model_, plan_.limits)), kBatch);
+  plan->add("step input", Arena::rounded(sizeof(*host_arrived_)), "");
   plan_workspaces(plan);
 }
 
@@ -146,7 +151,7 @@ void CudaExecutor::plan_workspaces(MemoryPlan* plan) {
   for (int s = 1; s <= sequences; ++s) {
     for (int length = 1; length < 2 * positions; length *= 2) {
       const int splits = kernels::cuda::decode_splits(
-          s, shapes_.kv_heads, std::min(length, positions), multiprocessors_);
+          s, shapes_.kv_heads, std::min(length, positions), stream_.multiprocessors());
       workspace_bytes_.attention =
           std::max(workspace_bytes_.attention,
                    kernels::cuda::decode_workspace(s, shapes_.heads, shapes_.head_dim, splits));
@@ -198,6 +203,9 @@ void CudaExecutor::allocate() {
   dense_workspace_ = arena_->take(kDenseWorkspace);
   lora_workspace_ = arena_->take(workspace_bytes_.lora);
   attention_workspace_ = arena_->take(workspace_bytes_.attention);
+  host_arrived_ = arena_->take_array<std::int32_t>(1);
+  check(cudaMemsetAsync(host_arrived_, 0, sizeof(*host_arrived_), stream_.get()),
+        "clearing a counter");
   kv_.allocate(arena_.get(), &pinned_);
   adapters_ = std::make_shared<AdapterStore>(model_, plan_, arena_.get(), &pinned_);
   take_merge_memory();
@@ -221,14 +229,17 @@ void CudaExecutor::take_merge_memory() {
 // --- what can be asked ---
 
 const char* CudaExecutor::unsupported(const StepPlan& plan) const {
-  if (plan.device_share != 1.0) {
-    return "the CUDA engine gives a step the whole device: shares of its multiprocessors are not "
-           "built yet";
+  if (plan.device_share != 1.0 && !stream_.has_shares()) {
+    return "this device was not set up for shares of its SMs: set engine.device_share";
   }
   if (plan.model != ModelId{}) return "the CUDA engine runs one model per replica";
   for (const Slice& slice : plan.slices) {
-    if (slice.lora == LoraSite::kDevice) continue;
-    return "the CUDA engine computes LoRA on the device only: LoRA on the host is not built yet";
+    if (slice.lora == LoraSite::kRemote) {
+      return "the CUDA engine computes LoRA on the device or on its host, not on remote servers";
+    }
+    if (slice.lora == LoraSite::kHost && plan.exec == Exec::kMerged) {
+      return "the CUDA engine computes LoRA on the host beside unmerged weights only";
+    }
   }
   return nullptr;
 }
@@ -250,7 +261,25 @@ std::unique_ptr<DeviceAdapter> CudaExecutor::pack_adapter(const LoraWeights& wei
 
 void CudaExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) {
   enter_thread();
+  if (plan_.host_lora) host_lora()->hold(weights);
   adapters_->hold_on_host(std::move(weights), width);
+}
+
+// Made when it is first asked for: its threads and pinned memory are for those who use it.
+HostLora* CudaExecutor::host_lora() {
+  enter_thread();
+  const std::lock_guard lock(host_lora_mutex_);
+  if (host_lora_ == nullptr) {
+    host_lora_ =
+        std::make_unique<HostLora>(model_, plan_, seat_.shard.rank,
+                                   StepInput::most_rows(plan_.limits), host_arrived_, &pinned_);
+  }
+  return host_lora_.get();
+}
+
+std::unique_ptr<DeviceAdapter> CudaExecutor::host_adapter(
+    std::shared_ptr<const LoraWeights> weights) {
+  return host_lora()->adapter(*weights);
 }
 
 // One matrix of a layer with the adapter folded in; rows of layers that it leaves alone are the
@@ -278,6 +307,7 @@ void CudaExecutor::fold(const CudaAdapter& adapter, int layer, Fused which, void
 }
 
 void CudaExecutor::merge(const DeviceAdapter& device_adapter) {
+  SL_CHECK(is_on(Side::kDevice, &device_adapter), "an adapter that is merged is on the device");
   const auto& adapter = static_cast<const CudaAdapter&>(device_adapter);
   unmerge();
   adapter.hold(stream_.get(), model_.layers);

@@ -13,9 +13,11 @@
 #include "engine/backend/cuda/adapter_store.h"
 #include "engine/backend/cuda/collective.h"
 #include "engine/backend/cuda/device_weights.h"
+#include "engine/backend/cuda/host_lora.h"
 #include "engine/backend/cuda/kv_store.h"
 #include "engine/backend/cuda/step_graphs.h"
 #include "engine/backend/cuda/step_input.h"
+#include "engine/backend/cuda/step_stream.h"
 #include "engine/backend/cuda/step_timer.h"
 #include "engine/model/shard.h"
 #include "kernels/cuda/dense.h"
@@ -44,6 +46,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
   void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
+  std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
 
   StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
@@ -93,6 +96,7 @@ class CudaExecutor final : public Executor {
   void fold(const CudaAdapter& adapter, int layer, Fused which, void* out, cudaStream_t stream);
   void take_merge_memory();
   std::shared_ptr<std::byte> take_whole_memory();
+  HostLora* host_lora();
 
   void forward(const StepShape& shape, const SamplingOptions& sampling, StepTimer* timer);
   void wait_for_layer(int layer);
@@ -103,6 +107,8 @@ class CudaExecutor final : public Executor {
   void head(const StepShape& shape, const SamplingOptions& sampling);
   void choose(const StepShape& shape, const SamplingOptions& sampling);
   void add_to_residual(int layer, Fused which, const StepShape& shape, StepTimer* timer);
+  void linear(int layer, Fused which, const void* x, const StepShape& shape, kernels::DType y_type,
+              void* y, bool add, StepTimer* timer);
   void multiply(int layer, Fused which, const void* x, const StepShape& shape,
                 kernels::DType y_type, void* y, bool add);
   void lora(int layer, Fused which, const void* x, const StepShape& shape, kernels::DType y_type,
@@ -118,19 +124,21 @@ class CudaExecutor final : public Executor {
   const ModelConfig model_;  // this rank's part
   const DevicePlan plan_;
   const Shapes shapes_;
-  int multiprocessors_ = 0;
 
   PinnedPool pinned_;
-  Stream stream_;
+  StepStream stream_;
   Workspaces workspace_bytes_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<DeviceWeights> weights_;
   std::shared_ptr<AdapterStore> adapters_;
   KvStore kv_;
+  std::mutex host_lora_mutex_;           // while it is made
+  std::unique_ptr<HostLora> host_lora_;  // by the first host_adapter()
   Activations act_;
   void* dense_workspace_ = nullptr;
   void* lora_workspace_ = nullptr;
   void* attention_workspace_ = nullptr;
+  std::int32_t* host_arrived_ = nullptr;  // HostLora's
   std::unique_ptr<kernels::cuda::Dense> dense_;
 
   std::vector<Matrices> merged_;                              // by layer; null: not reserved

@@ -1,6 +1,7 @@
 // The forward pass of a Llama-family decoder over a mixed batch, as a row of kernels on one stream.
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "engine/backend/cuda/cuda_executor.h"
 #include "engine/core/check.h"
@@ -23,7 +24,8 @@ std::byte* row_of(void* data, int row, int width, DType type) {
 }
 
 const CudaAdapter* device_adapter(const SequenceSlice& slice) {
-  return static_cast<const CudaAdapter*>(slice.adapter);
+  return is_on(Side::kDevice, slice.adapter) ? static_cast<const CudaAdapter*>(slice.adapter)
+                                             : nullptr;
 }
 
 const std::vector<Matrices>* whole_of(const SequenceSlice& slice) {
@@ -49,8 +51,14 @@ StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const StepMod
   const StepShape& shape =
       input_->lay_out(slices, mode.kernel, mode.exec == Exec::kUnmerged, sampling, bucketed);
   SL_CHECK(shape.rows <= StepInput::most_rows(plan_.limits), "a step keeps max_batch_tokens");
-  if (whole_ != nullptr) device_adapter(slices.front())->hold(stream_.get(), model_.layers);
 
+  const StepStream::Confined confined = stream_.confine(mode.device_share);
+  dense_->tune_for(stream_.multiprocessors());
+  if (whole_ != nullptr) device_adapter(slices.front())->hold(stream_.get(), model_.layers);
+  std::optional<HostLora::Step> host;
+  if (!input_->host().groups.empty()) {
+    host.emplace(host_lora_.get(), input_->host(), mode.host_copy, stream_.get());
+  }
   timer_.begin(stream_.get(), measure_);
   check(cudaMemcpyAsync(input_->device(), host_input_.get(), input_->used_bytes(),
                         cudaMemcpyHostToDevice, stream_.get()),
@@ -58,6 +66,7 @@ StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const StepMod
   launch(shape, sampling, bucketed);
   timer_.end();
   stream_.synchronize();
+  if (host.has_value()) host->finish();
   kv_.settled();
   StepParts parts = timer_.read();
   if (measure_ && bucketed && plan_.graphs) measure_again(shape, sampling, &parts);
@@ -114,6 +123,7 @@ StepGraphs::Key CudaExecutor::graph_key(const StepShape& shape,
           merged_set_,
           std::bit_cast<std::uint64_t>(random ? sampling.temperature : 0.0),
           std::bit_cast<std::uint64_t>(random ? sampling.top_p : 0.0),
+          stream_.place(),
           whole_ == nullptr ? 0 : std::bit_cast<std::uintptr_t>(whole_->front()[0])};
 }
 
@@ -176,6 +186,19 @@ void CudaExecutor::lora(int layer, Fused which, const void* x, const StepShape& 
   }
 }
 
+// A linear layer with LoRA beside it. What the host computes begins as soon as x is known, and is
+// added when it has come back.
+void CudaExecutor::linear(int layer, Fused which, const void* x, const StepShape& shape,
+                          DType y_type, void* y, bool add, StepTimer* timer) {
+  const bool host = !input_->host().groups.empty();
+  if (host) host_lora_->send(layer, which, x);
+  multiply(layer, which, x, shape, y_type, y, add);
+  if (timer != nullptr) timer->lap(Part::kDense);
+  lora(layer, which, x, shape, y_type, y);
+  if (host) host_lora_->add(layer, which, y_type, y);
+  if (timer != nullptr) timer->lap(Part::kLora);
+}
+
 void CudaExecutor::attention(int layer, const StepShape& shape) {
   const StepInput& in = *input_;
   AttentionBatch batch;
@@ -188,7 +211,7 @@ void CudaExecutor::attention(int layer, const StepShape& shape) {
     batch.max_queries = 1;
     batch.max_length = shape.decode_length;
     const int splits = kernels::cuda::decode_splits(shape.decodes, shapes_.kv_heads,
-                                                    shape.decode_length, multiprocessors_);
+                                                    shape.decode_length, stream_.multiprocessors());
     SL_CHECK(kernels::cuda::decode_workspace(shape.decodes, shapes_.heads, shapes_.head_dim,
                                              splits) <= workspace_bytes_.attention,
              "attention's workspace is as planned");
@@ -215,24 +238,18 @@ void CudaExecutor::attention(int layer, const StepShape& shape) {
 void CudaExecutor::attention_block(int layer, const StepShape& shape, StepTimer* timer) {
   const LayerWeights& weights = weights_->layers[static_cast<std::size_t>(layer)];
   const StepInput& in = *input_;
-  const auto lap = [timer](Part part) {
-    if (timer != nullptr) timer->lap(part);
-  };
   check(kernels::cuda::rms_norm(act_.x, weights.attention_norm,
                                 static_cast<float>(model_.rms_norm_eps), shapes_.hidden, plan_.type,
                                 act_.h, shape.rows, stream_.get()),
         "a norm");
-  multiply(layer, Fused::kQkv, act_.h, shape, plan_.type, act_.y, false);
-  lap(Part::kDense);
-  lora(layer, Fused::kQkv, act_.h, shape, plan_.type, act_.y);
-  lap(Part::kLora);
+  linear(layer, Fused::kQkv, act_.h, shape, plan_.type, act_.y, false, timer);
   check(kernels::cuda::rope_and_write_kv(kv_.cache(layer), act_.y, shapes_.qkv, shapes_.heads,
                                          weights.qkv_bias, in.positions.device, weights_->cos,
                                          weights_->sin, in.cache_rows.device, shape.rows,
                                          stream_.get()),
         "rotary embedding");
   attention(layer, shape);
-  lap(Part::kAttention);
+  if (timer != nullptr) timer->lap(Part::kAttention);
   add_to_residual(layer, Fused::kO, shape, timer);
 }
 
@@ -240,32 +257,20 @@ void CudaExecutor::attention_block(int layer, const StepShape& shape, StepTimer*
 // others begin anew, so that the sum over ranks holds it once.
 void CudaExecutor::add_to_residual(int layer, Fused which, const StepShape& shape,
                                    StepTimer* timer) {
-  const auto lap = [timer](Part part) {
-    if (timer != nullptr) timer->lap(part);
-  };
-  multiply(layer, which, act_.a, shape, DType::kF32, act_.x, seat_.shard.rank == 0);
-  lap(Part::kDense);
-  lora(layer, which, act_.a, shape, DType::kF32, act_.x);
-  lap(Part::kLora);
+  linear(layer, which, act_.a, shape, DType::kF32, act_.x, seat_.shard.rank == 0, timer);
   if (seat_.collective == nullptr) return;
   seat_.collective->sum(
       act_.x, static_cast<std::size_t>(shape.rows) * static_cast<std::size_t>(shapes_.hidden),
       stream_.get());
-  lap(Part::kDense);
+  if (timer != nullptr) timer->lap(Part::kDense);
 }
 
 void CudaExecutor::ffn_block(int layer, const StepShape& shape, StepTimer* timer) {
   const LayerWeights& weights = weights_->layers[static_cast<std::size_t>(layer)];
-  const auto lap = [timer](Part part) {
-    if (timer != nullptr) timer->lap(part);
-  };
   check(kernels::cuda::rms_norm(act_.x, weights.ffn_norm, static_cast<float>(model_.rms_norm_eps),
                                 shapes_.hidden, plan_.type, act_.h, shape.rows, stream_.get()),
         "a norm");
-  multiply(layer, Fused::kGateUp, act_.h, shape, plan_.type, act_.y, false);
-  lap(Part::kDense);
-  lora(layer, Fused::kGateUp, act_.h, shape, plan_.type, act_.y);
-  lap(Part::kLora);
+  linear(layer, Fused::kGateUp, act_.h, shape, plan_.type, act_.y, false, timer);
   check(kernels::cuda::swiglu(plan_.type, act_.y, shapes_.ffn, act_.a, shape.rows, stream_.get()),
         "the gate");
   add_to_residual(layer, Fused::kDown, shape, timer);

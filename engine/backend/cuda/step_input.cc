@@ -38,6 +38,16 @@ class Cutter {
   std::size_t offset_ = 0;
 };
 
+// Where `adapter` is in the list, which gets it at its end if it was not.
+template <class Adapter>
+std::size_t place_in(std::vector<const Adapter*>* list, const DeviceAdapter* adapter) {
+  const auto* const wanted = static_cast<const Adapter*>(adapter);
+  const auto found = std::find(list->begin(), list->end(), wanted);
+  const auto at = static_cast<std::size_t>(found - list->begin());
+  if (found == list->end()) list->push_back(wanted);
+  return at;
+}
+
 bool decodes(const SequenceSlice& slice) { return slice.tokens.size() == 1 && slice.context > 0; }
 
 }  // namespace
@@ -81,32 +91,51 @@ std::size_t StepInput::bytes(const ModelConfig& model, const ExecutorLimits& lim
 }
 
 bool StepInput::only_decodes(std::span<const SequenceSlice> slices) {
-  return std::all_of(slices.begin(), slices.end(),
-                     [](const SequenceSlice& s) { return decodes(s) && s.samples; });
+  return std::all_of(slices.begin(), slices.end(), [](const SequenceSlice& s) {
+    return decodes(s) && s.samples && !is_on(Side::kHost, s.adapter);
+  });
 }
 
 void StepInput::order(std::span<const SequenceSlice> slices, bool unmerged) {
   adapters_.clear();
+  host_adapters_.clear();
   sequences_.clear();
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    const auto* const adapter =
-        unmerged ? static_cast<const CudaAdapter*>(slices[i].adapter) : nullptr;
-    if (adapter != nullptr &&
-        std::find(adapters_.begin(), adapters_.end(), adapter) == adapters_.end()) {
-      adapters_.push_back(adapter);
-    }
+  for (const SequenceSlice& slice : slices) {
+    if (!unmerged) break;
+    if (is_on(Side::kDevice, slice.adapter)) place_in(&adapters_, slice.adapter);
+    if (is_on(Side::kHost, slice.adapter)) place_in(&host_adapters_, slice.adapter);
   }
+  const std::size_t on_device = adapters_.size();
   for (std::size_t i = 0; i < slices.size(); ++i) {
-    const auto* const adapter =
-        unmerged ? static_cast<const CudaAdapter*>(slices[i].adapter) : nullptr;
-    const auto found = std::find(adapters_.begin(), adapters_.end(), adapter);
-    sequences_.push_back({static_cast<int>(i), 0,
-                          static_cast<std::size_t>(found - adapters_.begin()),
-                          !decodes(slices[i])});
+    const DeviceAdapter* const adapter = unmerged ? slices[i].adapter : nullptr;
+    std::size_t at = on_device + host_adapters_.size();
+    if (is_on(Side::kDevice, adapter)) at = place_in(&adapters_, adapter);
+    if (is_on(Side::kHost, adapter)) at = on_device + place_in(&host_adapters_, adapter);
+    sequences_.push_back({static_cast<int>(i), 0, at, !decodes(slices[i])});
   }
   std::stable_sort(sequences_.begin(), sequences_.end(), [](const Sequence& a, const Sequence& b) {
     return a.prefill != b.prefill ? a.prefill < b.prefill : a.adapter < b.adapter;
   });
+}
+
+void StepInput::lay_out_host(std::span<const SequenceSlice> slices) {
+  host_.rows = {};
+  host_.groups.clear();
+  if (host_adapters_.empty()) return;
+  for (const Sequence& at : sequences_) {
+    const std::size_t behind = at.adapter - adapters_.size();  // wraps around for those before
+    if (behind >= host_adapters_.size()) continue;
+    const HostAdapter* const adapter = host_adapters_[behind];
+    const auto tokens = static_cast<int>(slices[static_cast<std::size_t>(at.slice)].tokens.size());
+    const int packed = host_.rows.rows();
+    const int stretch = at.prefill ? 1 : 0;
+    if (host_.rows.count[stretch] == 0) host_.rows.begin[stretch] = at.row;
+    host_.rows.count[stretch] += tokens;
+    if (host_.groups.empty() || host_.groups.back().adapter != adapter) {
+      host_.groups.push_back({adapter, packed, 0});
+    }
+    host_.groups.back().count += tokens;
+  }
 }
 
 void StepInput::write_sequence(const SequenceSlice& slice, const Sequence& at, int sequence) {
@@ -163,6 +192,7 @@ const StepShape& StepInput::lay_out(std::span<const SequenceSlice> slices, LoraK
   for (const Sequence& at : sequences_) {
     write_sequence(slices[static_cast<std::size_t>(at.slice)], at, sequence++);
   }
+  lay_out_host(slices);
   lay_out_samples(slices, sampling);
   if (bucketed) pad(bucket_of(shape_.decodes));
   for (int i = 0; i <= shape_.decodes; ++i) decode_begin.host[i] = i;

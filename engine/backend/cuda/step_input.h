@@ -1,6 +1,7 @@
 // How the slices of a step lie in the batch, written into pinned memory that one copy brings to the
-// device: decodes first, then prefills, each by adapter in order of first appearance, rows of the
-// base model last. Padding rows of a bucket are marked so that no kernel computes for them.
+// device: decodes first, then prefills, each by adapter in order of first appearance: those on
+// the device, those that the host computes, and rows of the base model last. Padding rows of a
+// bucket are marked so that no kernel computes for them.
 #ifndef SERVELAB_BACKEND_CUDA_STEP_INPUT_H_
 #define SERVELAB_BACKEND_CUDA_STEP_INPUT_H_
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/adapter_store.h"
+#include "engine/backend/cuda/host_lora.h"
 #include "kernels/cuda/attention.h"
 
 namespace servelab::cuda {
@@ -62,8 +64,10 @@ class StepInput {
 
   std::size_t used_bytes() const { return used_bytes_; }
   std::byte* device() const { return reinterpret_cast<std::byte*>(uniforms.device); }
-  // The distinct adapters of the step.
+  // The distinct adapters of the step that are on the device.
   const std::vector<const CudaAdapter*>& adapters() const { return adapters_; }
+  // Rows that the host computes LoRA for: to the device they are the base model's.
+  const HostRows& host() const { return host_; }
 
   Mirrored<double> uniforms;                                 // by sample
   Mirrored<std::int32_t> ids, positions, cache_rows, slots;  // by row
@@ -76,11 +80,13 @@ class StepInput {
   struct Sequence {
     int slice = 0;
     int row = 0;
-    std::size_t adapter = 0;  // index into adapters_; their count: base model
+    // Index into adapters_, behind them into host_adapters_, behind both: base model.
+    std::size_t adapter = 0;
     bool prefill = false;
   };
   void order(std::span<const SequenceSlice> slices, bool unmerged);
   void write_sequence(const SequenceSlice& slice, const Sequence& at, int sequence);
+  void lay_out_host(std::span<const SequenceSlice> slices);
   void pad(int bucket);
   void lay_out_lora(LoraKernel kernel, bool bucketed);
   // Segments of rows of one adapter from `row` on; returns the rows that they cover.
@@ -95,6 +101,8 @@ class StepInput {
   std::size_t tables_offset_ = 0;
   std::size_t used_bytes_ = 0;
   std::vector<const CudaAdapter*> adapters_;
+  std::vector<const HostAdapter*> host_adapters_;
+  HostRows host_;
   std::vector<Sequence> sequences_;
   std::vector<int> last_row_;  // by slice
   StepShape shape_;

@@ -19,6 +19,9 @@ std::vector<MakeRank> threads(const ModelConfig& model, const ModelWeights& weig
   for (std::unique_ptr<Collective>& each : make_collectives(plan.ranks, plan.device)) {
     DevicePlan own = plan;
     own.device = plan.device + rank;
+    if (!plan.partitions.empty()) {
+      own.partitions = {plan.partitions[static_cast<std::size_t>(rank)]};
+    }
     const RankSeat seat{{rank, plan.ranks}, std::move(each)};
     makers.emplace_back([&model, &weights, own, seat] {
       return std::make_unique<CudaExecutor>(model, weights, own, seat);
@@ -44,8 +47,10 @@ struct TpExecutor::Dropped {
 // One adapter on every rank: its parts, and their weights until the copies have ended.
 class TpExecutor::Adapter final : public DeviceAdapter {
  public:
+  // Null: one on the hosts, which is given back at once.
   explicit Adapter(std::shared_ptr<Dropped> dropped) : dropped_(std::move(dropped)) {}
   ~Adapter() override {
+    if (dropped_ == nullptr) return;
     const std::lock_guard lock(dropped_->mutex);
     dropped_->entries.push_back({std::move(weights), std::move(parts)});
   }
@@ -140,17 +145,26 @@ void TpExecutor::take_back_dropped() {
   for (Dropped::Entry& entry : entries) entry.parts.clear();
 }
 
+std::shared_ptr<const LoraWeights> TpExecutor::part(const LoraWeights& weights, int rank) const {
+  const auto found = held_.find(&weights);
+  if (found == held_.end()) return shard_adapter(model_, weights, {rank, ranks()});
+  return found->second.parts[static_cast<std::size_t>(rank)];
+}
+
+void TpExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) {
+  Held held{weights, {}};
+  for (int rank = 0; rank < ranks(); ++rank) {
+    held.parts.push_back(shard_adapter(model_, *weights, {rank, ranks()}));
+    ranks_[static_cast<std::size_t>(rank)]->hold_on_host(held.parts.back(), width);
+  }
+  held_.insert_or_assign(weights.get(), std::move(held));
+}
+
 std::unique_ptr<DeviceAdapter> TpExecutor::pack(
     const LoraWeights& weights,
     const std::function<std::unique_ptr<DeviceAdapter>(Executor*, const LoraWeights&)>& pack_one) {
   auto adapter = std::make_unique<Adapter>(dropped_);
-  if (const auto found = held_.find(&weights); found != held_.end()) {
-    adapter->weights = found->second;
-  } else {
-    for (int rank = 0; rank < ranks(); ++rank) {
-      adapter->weights.push_back(shard_adapter(model_, weights, {rank, ranks()}));
-    }
-  }
+  for (int rank = 0; rank < ranks(); ++rank) adapter->weights.push_back(part(weights, rank));
   const std::lock_guard lock(changing_);
   take_back_dropped();
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -170,13 +184,17 @@ std::unique_ptr<DeviceAdapter> TpExecutor::pack_whole_model(const LoraWeights& w
               [](Executor* rank, const LoraWeights& part) { return rank->pack_whole_model(part); });
 }
 
-void TpExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) {
-  Parts parts;
+// Each rank's host computes that rank's part (shard_adapter), and the sum over ranks carries it.
+// Takes no turns with loads: it is for steps that do not wait for one.
+std::unique_ptr<DeviceAdapter> TpExecutor::host_adapter(
+    std::shared_ptr<const LoraWeights> weights) {
+  auto adapter = std::make_unique<Adapter>(nullptr);
   for (int rank = 0; rank < ranks(); ++rank) {
-    parts.push_back(shard_adapter(model_, *weights, {rank, ranks()}));
-    ranks_[static_cast<std::size_t>(rank)]->hold_on_host(parts.back(), width);
+    adapter->parts.push_back(
+        ranks_[static_cast<std::size_t>(rank)]->host_adapter(part(*weights, rank)));
   }
-  held_[weights.get()] = std::move(parts);
+  adapter->wait();
+  return adapter;
 }
 
 // --- steps ---

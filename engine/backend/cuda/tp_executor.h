@@ -38,6 +38,7 @@ class TpExecutor final : public Executor {
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
   void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
+  std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
 
   // The times are the first rank's.
   StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
@@ -66,6 +67,12 @@ class TpExecutor final : public Executor {
     std::vector<std::int32_t> sampled;
     StepParts parts;
   };
+  // An adapter's parts by rank, and the adapter, so that its address stays its own.
+  struct Held {
+    std::shared_ptr<const LoraWeights> weights;
+    Parts parts;
+  };
+  std::shared_ptr<const LoraWeights> part(const LoraWeights& weights, int rank) const;
   int ranks() const { return static_cast<int>(ranks_.size()); }
   const DeviceAdapter* part_of(const DeviceAdapter* adapter, int rank) const;
   // work(rank), which all ranks do together, on every rank's thread.
@@ -80,8 +87,8 @@ class TpExecutor final : public Executor {
   mutable RankTeam team_;
   std::vector<std::unique_ptr<Executor>> ranks_;
   std::vector<RankStep> steps_;
-  std::unordered_map<const LoraWeights*, Parts> held_;  // those held on the host
-  std::mutex changing_;                                 // the ranks' adapters, one change at a time
+  std::unordered_map<const LoraWeights*, Held> held_;  // as it was before the run
+  std::mutex changing_;  // the ranks' adapters on their devices, one change at a time
   std::shared_ptr<Dropped> dropped_;
 };
 

@@ -44,9 +44,12 @@ WireWriter encode(const OpenRank& open) {
   out.flag(plan.whole_models);
   out.flag(plan.merges);
   out.flag(plan.graphs);
+  out.flag(plan.host_lora);
+  out.i32(plan.host_lora_threads);
   out.i32(open.shard.rank);
   out.i32(open.shard.ranks);
   out.text(open.group);
+  out.flag(open.shares);
   return out;
 }
 
@@ -70,9 +73,12 @@ OpenRank decode_open(std::span<const std::byte> message) {
   plan.whole_models = in.flag();
   plan.merges = in.flag();
   plan.graphs = in.flag();
+  plan.host_lora = in.flag();
+  plan.host_lora_threads = in.between(0, kMostBatch, "host_lora_threads");
   open.shard.rank = in.between(0, plan.ranks - 1, "a rank");
   open.shard.ranks = in.between(plan.ranks, plan.ranks, "ranks");
   open.group = in.text();
+  open.shares = in.flag();
   in.end();
   return open;
 }

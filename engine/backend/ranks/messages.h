@@ -45,6 +45,8 @@ enum class Message : std::uint8_t {
   kCopyIn,
   kFinishCopies,
   kDropCopy,  // no reply
+  kHostAdapter,
+  kDropHostAdapter,
   kClose,
   // Loads.
   kHold,
@@ -66,7 +68,8 @@ struct OpenRank {
   std::string model;  // a digest of it, which the worker has to know
   DevicePlan plan;    // `device` is the worker's own affair
   Shard shard;
-  std::string group;  // where the ranks meet for their sums; empty for one rank
+  std::string group;    // where the ranks meet for their sums; empty for one rank
+  bool shares = false;  // steps get shares of the device: plan.partitions is the worker's own too
 };
 WireWriter encode(const OpenRank& open);
 OpenRank decode_open(std::span<const std::byte> message);

@@ -85,6 +85,10 @@ void RankDevice::serve_step(const Frame& frame, Connection* connection) {
         return copy(frame, false);
       case Message::kFinishCopies:
         return executor().finish_copies();
+      case Message::kHostAdapter:
+        return put_on_host(decode_pack(frame.message), connection);
+      case Message::kDropHostAdapter:
+        return drop(decode_handle(frame), true);
       case Message::kClose:
         return close();
       default:
@@ -103,7 +107,7 @@ void RankDevice::serve_load(const Frame& frame, Connection* connection) {
       case Message::kWait:
         return wait(decode_handle(frame));
       case Message::kDrop:
-        return drop(decode_handle(frame));
+        return drop(decode_handle(frame), false);
       default:
         throw GroupError("is sent a load of kind " + std::to_string(frame.kind));
     }
@@ -126,10 +130,10 @@ void RankDevice::close() {
   {
     const std::lock_guard lock(mutex_);
     adapters_.clear();
+    held_.clear();
     state_ = {};
   }
   executor_.reset();
-  held_.clear();
 }
 
 // --- steps ---
@@ -203,19 +207,32 @@ void RankDevice::hold(const PackRequest& request, Connection* connection) {
   auto weights =
       receive_content(connection, part_, request.name, request.digest, Clock::now() + patience_);
   executor().hold_on_host(weights, request.width);
-  held_[request.digest] = {std::move(weights), request.digest};
+  const std::lock_guard lock(mutex_);
+  held_[request.digest] = std::move(weights);
+}
+
+std::shared_ptr<const LoraWeights> RankDevice::weights_of(const PackRequest& request,
+                                                          Connection* connection) {
+  if (!request.held) {
+    return receive_content(connection, part_, request.name, request.digest,
+                           Clock::now() + patience_);
+  }
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(request.digest);
+  if (found == held_.end()) throw GroupError("does not hold adapter '" + request.name + "'");
+  return found->second;
+}
+
+// Not among the changes that ranks compare: these come between steps, and those while steps run.
+void RankDevice::put_on_host(const PackRequest& request, Connection* connection) {
+  Adapter adapter{request.name, request.digest, nullptr, nullptr};
+  adapter.on_device = executor().host_adapter(weights_of(request, connection));
+  const std::lock_guard lock(mutex_);
+  adapters_[request.handle] = std::move(adapter);
 }
 
 void RankDevice::pack(const PackRequest& request, Connection* connection, WireWriter* reply) {
-  Adapter adapter{request.name, request.digest, nullptr, nullptr};
-  if (request.held) {
-    const auto found = held_.find(request.digest);
-    if (found == held_.end()) throw GroupError("does not hold adapter '" + request.name + "'");
-    adapter.weights = found->second.weights;
-  } else {
-    adapter.weights =
-        receive_content(connection, part_, request.name, request.digest, Clock::now() + patience_);
-  }
+  Adapter adapter{request.name, request.digest, weights_of(request, connection), nullptr};
   adapter.on_device = request.whole_model
                           ? executor().pack_whole_model(*adapter.weights)
                           : executor().pack_adapter(*adapter.weights, request.width);
@@ -239,7 +256,7 @@ void RankDevice::wait(std::uint32_t handle) {
   adapters_[handle].weights.reset();
 }
 
-void RankDevice::drop(std::uint32_t handle) {
+void RankDevice::drop(std::uint32_t handle, bool on_host) {
   Adapter gone;
   {
     const std::lock_guard lock(mutex_);
@@ -247,7 +264,7 @@ void RankDevice::drop(std::uint32_t handle) {
     if (found == adapters_.end()) throw GroupError("is to drop an adapter that it lacks");
     gone = std::move(found->second);
     adapters_.erase(found);
-    state_ = next_state(state_, handle, 0);
+    if (!on_host) state_ = next_state(state_, handle, 0);
   }
   gone.on_device.reset();
 }

@@ -24,10 +24,6 @@ class RankDevice {
   void serve_load(const Frame& frame, Connection* connection);
 
  private:
-  struct Held {
-    std::shared_ptr<const LoraWeights> weights;
-    std::uint64_t digest = 0;
-  };
   struct Adapter {
     std::string name;
     std::uint64_t digest = 0;
@@ -42,8 +38,10 @@ class RankDevice {
   void copy(const Frame& frame, bool out);
   void hold(const PackRequest& request, Connection* connection);
   void pack(const PackRequest& request, Connection* connection, WireWriter* reply);
+  std::shared_ptr<const LoraWeights> weights_of(const PackRequest& request, Connection* connection);
+  void put_on_host(const PackRequest& request, Connection* connection);
   void wait(std::uint32_t handle);
-  void drop(std::uint32_t handle);
+  void drop(std::uint32_t handle, bool on_host);
   const DeviceAdapter* find(const BatchAdapter& place);
   Executor& executor() const;
 
@@ -53,9 +51,10 @@ class RankDevice {
   ModelConfig part_;
   std::unique_ptr<Executor> executor_;
   std::unordered_map<std::uint64_t, HostMemory> copies_;  // of contexts; steps only
-  std::unordered_map<std::uint64_t, Held> held_;          // by digest; loads only
 
   std::mutex mutex_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<const LoraWeights>>
+      held_;                                             // by digest; guarded
   std::unordered_map<std::uint32_t, Adapter> adapters_;  // guarded
   AdapterState state_;                                   // guarded
 };

@@ -14,6 +14,7 @@ std::unique_ptr<Executor> make_rank_replica(const Accelerator& accelerator, Rank
   open.model = model_digest;
   open.plan = plan;
   open.shard.ranks = plan.ranks;
+  open.shares = !plan.partitions.empty();
   const auto ask = [group](Peer* peer, Message kind, const WireWriter& message) {
     try {
       return peer->call(Purpose::kSteps, kind, message, group->set_up_deadline());

@@ -15,12 +15,14 @@ using CopyNumber = std::uint64_t;
 // An adapter of the worker's. The executor outlives it.
 class RemoteAdapter final : public DeviceAdapter {
  public:
-  RemoteAdapter(RemoteExecutor* executor, BatchAdapter place, int rank, Bytes bytes)
-      : executor_(executor), place_(place), rank_(rank), bytes_(bytes) {}
-  ~RemoteAdapter() override { executor_->drop(place_.handle); }
+  RemoteAdapter(RemoteExecutor* executor, BatchAdapter place, int rank, Bytes bytes, bool on_host)
+      : executor_(executor), place_(place), rank_(rank), bytes_(bytes), on_host_(on_host) {}
+  ~RemoteAdapter() override { executor_->drop(place_.handle, on_host_); }
   int rank() const override { return rank_; }
   Bytes bytes() const override { return bytes_; }
-  void wait() const override { executor_->wait_for(place_.handle); }
+  void wait() const override {
+    if (!on_host_) executor_->wait_for(place_.handle);
+  }
   const BatchAdapter& place() const { return place_; }
 
  private:
@@ -28,6 +30,7 @@ class RemoteAdapter final : public DeviceAdapter {
   const BatchAdapter place_;
   const int rank_;
   const Bytes bytes_;
+  const bool on_host_;
 };
 
 const BatchAdapter& place_of(const DeviceAdapter& adapter) {
@@ -123,11 +126,8 @@ void RemoteExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, in
   digests_[weights.get()] = request.digest;
 }
 
-std::unique_ptr<DeviceAdapter> RemoteExecutor::pack(const LoraWeights& weights, int width,
-                                                    bool whole_model) {
+PackRequest RemoteExecutor::request_for(const LoraWeights& weights) {
   PackRequest request;
-  request.width = width;
-  request.whole_model = whole_model;
   request.name = weights.name();
   {
     const std::lock_guard lock(mutex_);
@@ -137,6 +137,25 @@ std::unique_ptr<DeviceAdapter> RemoteExecutor::pack(const LoraWeights& weights, 
     if (request.held) request.digest = found->second;
   }
   if (!request.held) request.digest = content_digest(weights);
+  return request;
+}
+
+std::unique_ptr<DeviceAdapter> RemoteExecutor::host_adapter(
+    std::shared_ptr<const LoraWeights> weights) {
+  const PackRequest request = request_for(*weights);
+  const Deadline deadline = group_->step_deadline();
+  const auto send = [&](Connection* to) { send_content(*weights, to, deadline); };
+  call(Purpose::kSteps, Message::kHostAdapter, encode(request), deadline,
+       request.held ? std::function<void(Connection*)>() : std::function(send));
+  return std::make_unique<RemoteAdapter>(this, BatchAdapter{request.handle, request.digest},
+                                         weights->rank(), 0, true);
+}
+
+std::unique_ptr<DeviceAdapter> RemoteExecutor::pack(const LoraWeights& weights, int width,
+                                                    bool whole_model) {
+  PackRequest request = request_for(weights);
+  request.width = width;
+  request.whole_model = whole_model;
   const Deadline deadline = group_->set_up_deadline();
   const auto send = [&](Connection* to) { send_content(weights, to, deadline); };
   const std::lock_guard lock(changing_);
@@ -154,7 +173,7 @@ std::unique_ptr<DeviceAdapter> RemoteExecutor::pack(const LoraWeights& weights, 
   const int rank = in.i32();
   const Bytes bytes = in.i64();
   return std::make_unique<RemoteAdapter>(this, BatchAdapter{request.handle, request.digest}, rank,
-                                         bytes);
+                                         bytes, false);
 }
 
 std::unique_ptr<DeviceAdapter> RemoteExecutor::pack_adapter(const LoraWeights& weights, int width) {
@@ -165,10 +184,14 @@ std::unique_ptr<DeviceAdapter> RemoteExecutor::pack_whole_model(const LoraWeight
   return pack(weights, 0, true);
 }
 
-void RemoteExecutor::drop(std::uint32_t handle) noexcept {
+void RemoteExecutor::drop(std::uint32_t handle, bool on_host) noexcept {
   try {
     WireWriter message;
     message.u32(handle);
+    if (on_host) {
+      step(Message::kDropHostAdapter, message);
+      return;
+    }
     const std::lock_guard lock(changing_);
     log_.add(handle, 0);
     call(Purpose::kLoads, Message::kDrop, message, group_->step_deadline());

@@ -52,6 +52,8 @@ class RemoteExecutor final : public Executor {
 
   std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
+  // Over the steps' connection, since a step waits for it and not for a load in progress.
+  std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
   // The content goes over now and stays there; other adapters' go over with each load, since they
   // are those that rank 0 reads from disk each time.
   void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
@@ -74,7 +76,7 @@ class RemoteExecutor final : public Executor {
   void finish_copies() override;
 
   // For RemoteAdapter: the worker may forget it. Does not throw.
-  void drop(std::uint32_t handle) noexcept;
+  void drop(std::uint32_t handle, bool on_host) noexcept;
   void wait_for(std::uint32_t handle) const;
 
  private:
@@ -82,6 +84,7 @@ class RemoteExecutor final : public Executor {
                               Deadline deadline,
                               const std::function<void(Connection*)>& content = {}) const;
   std::vector<std::byte> step(Message kind, const WireWriter& message) const;
+  PackRequest request_for(const LoraWeights& weights);
   std::unique_ptr<DeviceAdapter> pack(const LoraWeights& weights, int width, bool whole_model);
   void send_copy(Message kind, std::span<const BlockIndex> blocks, int tokens,
                  const std::byte* host);

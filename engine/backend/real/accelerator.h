@@ -17,6 +17,13 @@
 
 namespace servelab {
 
+// What models that share a device have in common: who runs on which of its SMs (Accelerator::
+// partition).
+class DevicePartition {
+ public:
+  virtual ~DevicePartition() = default;
+};
+
 // All that a device must have room for, known before anything runs.
 struct DevicePlan {
   ExecutorLimits limits;
@@ -31,6 +38,14 @@ struct DevicePlan {
   bool whole_models = false;  // an adapter is a copy of the weights
   bool merges = false;        // one adapter at a time is merged into a copy
   bool graphs = true;         // decode steps as recorded graphs
+  // LoRA on the host: whether plans may ask for it (adapters held on the host are then also packed
+  // for its kernels), threads of each device (0: a share of the cores), and their cores: thread i
+  // of all devices is pinned to core [i % size]; empty: not pinned.
+  bool host_lora = false;
+  int host_lora_threads = 0;
+  std::vector<int> host_lora_cores;
+  // By rank, of its device. None: each step has the whole device.
+  std::vector<std::shared_ptr<DevicePartition>> partitions;
 };
 
 // What a device is, for the profile that a calibration writes.
@@ -62,6 +77,10 @@ class Accelerator {
   virtual int devices() const = 0;
 
   virtual DeviceFacts facts(int device) const = 0;
+
+  // For all models on a device whose steps get shares of its SMs (StepPlan::device_share). Throws
+  // SpecError where the device cannot be shared so.
+  virtual std::shared_ptr<DevicePartition> partition(int device) const = 0;
 
   // Throws SpecError when the device cannot hold the plan or compute the model. `weights` may be
   // dropped afterwards.

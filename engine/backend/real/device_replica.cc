@@ -1,5 +1,6 @@
 #include "engine/backend/real/device_replica.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <span>
@@ -134,6 +135,21 @@ std::shared_ptr<const DeviceAdapter> DeviceReplica::adapter(AdapterId id) {
   return resident_[index(id)];
 }
 
+// From one step to the next as long as steps use it. The weights are in host memory, so that load()
+// only hands them over.
+const DeviceAdapter* DeviceReplica::host_adapter(AdapterId id) {
+  std::unique_ptr<const DeviceAdapter>& held = host_adapters_[id];
+  if (held == nullptr) held = executor_->host_adapter(source_->load(id));
+  return held.get();
+}
+
+void DeviceReplica::drop_host_adapters(const DeviceJob& job) {
+  std::erase_if(host_adapters_, [&](const auto& held) {
+    return std::find(job.host_adapters.begin(), job.host_adapters.end(), held.first) ==
+           job.host_adapters.end();
+  });
+}
+
 // Returns the time that loads in progress held the step back.
 TimeNs DeviceReplica::wait_for_adapters(const DeviceJob& job) {
   const TimeNs begin = clock_ns();
@@ -188,6 +204,7 @@ void DeviceReplica::carry_out(DeviceJob* job) {
   const TimeNs switched = clock_ns();
   if (job->merge != kBaseModel || job->unmerge != kBaseModel) timing.switching = switched - moved;
 
+  drop_host_adapters(*job);
   std::vector<SequenceSlice> slices;
   std::vector<std::shared_ptr<const DeviceAdapter>> held;  // until the step ends
   slices.reserve(job->sequences.size());
@@ -201,7 +218,10 @@ void DeviceReplica::carry_out(DeviceJob* job) {
     slice.samples = sequence.samples;
     slice.draw = static_cast<std::uint64_t>(index(sequence.request)) << 32 |
                  static_cast<std::uint64_t>(sequence.context + sequence.tokens);
-    if (sequence.adapter != kBaseModel) {
+    if (sequence.adapter == kBaseModel) continue;
+    if (sequence.on_host) {
+      slice.adapter = host_adapter(sequence.adapter);
+    } else {
       held.push_back(adapter(sequence.adapter));
       slice.adapter = held.back().get();
     }

@@ -26,6 +26,7 @@ struct DeviceJob {
     std::size_t first_block = 0;
     std::size_t block_count = 0;
     AdapterId adapter = kBaseModel;
+    bool on_host = false;  // the host computes its LoRA
     bool samples = false;
   };
   std::uint32_t slot = 0;
@@ -36,6 +37,7 @@ struct DeviceJob {
   std::vector<Sequence> sequences;
   std::vector<BlockIndex> blocks;
   std::vector<AdapterId> adapters;
+  std::vector<AdapterId> host_adapters;
   std::vector<KvMove> moves;
   std::vector<RequestId> dropped;  // whose host copies of KV can go
 };
@@ -71,6 +73,8 @@ class DeviceReplica {
   void move_kv(const DeviceJob& job);
   void switch_weights(const DeviceJob& job);
   std::shared_ptr<const DeviceAdapter> adapter(AdapterId id);
+  const DeviceAdapter* host_adapter(AdapterId id);
+  void drop_host_adapters(const DeviceJob& job);
 
   const ReplicaId id_;
   RealTimeline* const timeline_;
@@ -81,6 +85,8 @@ class DeviceReplica {
   StepTiming timing_;
   std::unordered_map<RequestId, HostMemory> host_kv_;  // device thread only
   std::vector<HostMemory> spent_;                      // still copied from, until the step ends
+  // Of the latest step, device thread only.
+  std::unordered_map<AdapterId, std::unique_ptr<const DeviceAdapter>> host_adapters_;
   std::vector<std::int32_t> sampled_;
 
   std::mutex mutex_;

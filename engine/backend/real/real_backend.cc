@@ -1,5 +1,6 @@
 #include "engine/backend/real/real_backend.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -10,6 +11,11 @@
 
 namespace servelab {
 namespace {
+
+bool wants_host(const StepPlan& plan) {
+  return std::any_of(plan.slices.begin(), plan.slices.end(),
+                     [](const Slice& slice) { return slice.lora == LoraSite::kHost; });
+}
 
 class Engine final : public RealBackend {
  public:
@@ -28,6 +34,7 @@ class Engine final : public RealBackend {
     if (plan.kernel == LoraKernel::kBgmv && !padded_ && plan.exec == Exec::kUnmerged) {
       return "BGMV reads every adapter at one width: it needs adapter slots, not unified paging";
     }
+    if (adapters_->kept().empty() && wants_host(plan)) return kHostLoraFromDisk;
     return replicas_.front()->executor().unsupported(plan);
   }
 
@@ -70,6 +77,7 @@ class Engine final : public RealBackend {
     job.unmerge = work.unmerge;
     job.merge = work.merge;
     job.adapters.assign(work.adapters.begin(), work.adapters.end());
+    job.host_adapters.assign(work.host_adapters.begin(), work.host_adapters.end());
     job.moves.assign(work.moves.begin(), work.moves.end());
     job.dropped.swap(dropped_[index(work.replica)]);
     if (replicas_.size() == 1) clear_forgotten();
@@ -85,6 +93,7 @@ class Engine final : public RealBackend {
       job.blocks.insert(job.blocks.end(), blocks.begin(), blocks.end());
       sequence.block_count = blocks.size();
       sequence.adapter = r.adapter();
+      sequence.on_host = slice.lora == LoraSite::kHost;
       sequence.samples = slice.tokens == r.pending();
     }
     replicas_[index(work.replica)]->submit(std::move(job));

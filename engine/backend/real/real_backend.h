@@ -16,7 +16,8 @@
 namespace servelab {
 
 // Where adapters' weights come from. load() is called from loader threads, one at a time per
-// replica; it may throw SpecError (a file that was deleted, replaced or damaged).
+// replica, and of those that are kept also from device threads; it may throw SpecError (a file that
+// was deleted, replaced or damaged).
 class AdapterSource {
  public:
   virtual ~AdapterSource() = default;
@@ -24,6 +25,10 @@ class AdapterSource {
   // Those that stay in host memory for the whole run: load() gives these very objects.
   virtual std::span<const std::shared_ptr<const LoraWeights>> kept() const { return {}; }
 };
+
+// Why such plans are refused where kept() is empty.
+inline constexpr const char* kHostLoraFromDisk =
+    "LoRA on the host needs adapters that stay in host memory: runtime.adapter_store: host";
 
 // A request's prompt: `tokens` ids below the model's vocabulary.
 using PromptSource = std::function<std::vector<std::int32_t>(RequestId id, int tokens)>;

@@ -19,8 +19,9 @@ class TwinBackend final : public Backend {
     if (plan.device_share != 1.0) return "the twin does not model SM shares yet";
     if (plan.model != ModelId{}) return "the twin runs one model per replica so far";
     for (const Slice& slice : plan.slices) {
-      if (slice.lora != LoraSite::kDevice)
-        return "the twin computes LoRA on the device only so far";
+      if (slice.lora == LoraSite::kDevice) continue;
+      if (slice.lora == LoraSite::kRemote) return "the twin knows no LoRA server yet";
+      if (const char* why = cost_->no_host_lora()) return why;
     }
     return nullptr;
   }
@@ -48,6 +49,9 @@ class TwinBackend final : public Backend {
     if (work.unmerge != kBaseModel) timing.switching += cost_->unmerge(work.unmerge_rank);
     if (work.merge != kBaseModel) timing.switching += cost_->merge(work.merge_rank);
     timing.cost = cost_->step(work.shape, work.exec, work.kernel);
+    if (work.shape.host_tokens > 0) {
+      timing.cost.lora += cost_->host_lora(work.shape, work.host_copy);
+    }
     timing.swap = 0;
     if (work.swap_in + work.swap_out > 0) {
       const TimeNs link_start = std::max(start, state.link_free);

@@ -2,6 +2,7 @@
 #ifndef SERVELAB_TESTS_KERNELS_CUDA_HOST_PLATFORM_HOST_H_
 #define SERVELAB_TESTS_KERNELS_CUDA_HOST_PLATFORM_HOST_H_
 
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -59,6 +60,10 @@ inline int atomic_add(int* to, int value) {
   return before;
 }
 inline void memory_fence() {}
+inline void memory_fence_system() {}
+inline void store_release_system(std::uint32_t* to, std::uint32_t value) {
+  std::atomic_ref(*to).store(value, std::memory_order_release);
+}
 
 // --- conversions ---
 

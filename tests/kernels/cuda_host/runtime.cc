@@ -60,6 +60,10 @@ cudaError_t cudaFree(void* memory) {
   return cudaSuccess;
 }
 
+cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
+
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
   std::memcpy(to, from, bytes);

@@ -1,0 +1,71 @@
+"""What a run's steps took, from /steps (`record.steps: true`), and loads that hold them back."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from analysis.results import Results
+
+PARTS = ("attention", "collective", "dense", "host", "load_wait", "lora", "swap", "switching")
+_PARTS = [f"steps/parts/{part}" for part in PARTS]
+
+
+def mean_s(results: Results, index: int, prefill: bool) -> float:
+    """Mean time of the steps that compute prompts, or of those that only decode, from plan to end:
+    with what they waited for loads, as CaraServe's Figure 11 has it. NaN without any."""
+    read = results.point(index).read_several(["steps/prompt_tokens", *_PARTS])
+    own = (read.pop("steps/prompt_tokens") > 0) == prefill
+    return float(np.mean(sum(read.values())[own])) / 1e9 if own.any() else float("nan")
+
+
+def load_mean_s(results: Results, index: int) -> float:
+    """Mean time from the decision to load an adapter until it is there, from /events; NaN without
+    a load."""
+    point = results.point(index)
+    read = point.read_several(["events/code", "events/value"])
+    codes = point.codes("events/code") or ["load"]
+    loads = read["events/value"][read["events/code"] == codes.index("load")]
+    return float(loads.mean()) if loads.size else float("nan")
+
+
+def cold_start_shares(results: Results, index: int) -> np.ndarray:
+    """Per finished request, the part of its latency in which its replica's step was held back by a
+    load, of its own adapter or another's (%): the cold starts that delay it, CaraServe 2.3."""
+    read = results.point(index).read_several(
+        ["requests/scheduled", "requests/last_token", "requests/status", "requests/replica",
+         "steps/end", "steps/replica", *_PARTS])
+    done = read["requests/status"] == 1
+    begin, end = read["requests/scheduled"][done], read["requests/last_token"][done]
+    held = np.zeros(int(done.sum()))
+    waits = read["steps/parts/load_wait"]
+    planned = read["steps/end"] - sum(read[part] for part in _PARTS)
+    for replica in np.unique(read["steps/replica"]):
+        waiting = (read["steps/replica"] == replica) & (waits > 0)
+        own = read["requests/replica"][done] == replica
+        held[own] = overlap(begin[own], end[own], planned[waiting],
+                            planned[waiting] + waits[waiting])
+    return 100 * held / np.maximum(end - begin, 1)
+
+
+def overlap(begin: np.ndarray, end: np.ndarray, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    """How much of each [begin, end) the disjoint intervals [start, stop) cover."""
+    if not start.size:
+        return np.zeros(len(begin))
+    order = np.argsort(start)
+    start, stop = start[order], stop[order]
+    total = np.concatenate([[0], np.cumsum(stop - start)])
+
+    def covered_until(time: np.ndarray) -> np.ndarray:
+        last = np.searchsorted(start, time, side="right")  # intervals that began by then
+        beyond = np.where(last > 0, np.maximum(stop[np.maximum(last - 1, 0)] - time, 0), 0)
+        return total[last] - beyond
+
+    return covered_until(end) - covered_until(begin)
+
+
+def cold_start_share(results: Results, index: int) -> float:
+    """Mean over the finished requests; NaN without any."""
+    shares = cold_start_shares(results, index)
+    return float(shares.mean()) if shares.size else float("nan")
