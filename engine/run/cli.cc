@@ -117,27 +117,7 @@ void print_report(const Spec& spec, const RunReport& report, std::size_t total) 
   std::fflush(stdout);
 }
 
-int run_command(Arguments& arguments) {
-  if (arguments.run.out.empty()) throw SpecError("--out needs a folder, such as results");
-  arguments.run.data_dir = data_dir(arguments.data);
-  arguments.run.stop = &stop_signal;
-  if (arguments.time_limit_s > 0) {
-    arguments.run.deadline =
-        std::chrono::steady_clock::now() +
-        std::chrono::milliseconds(static_cast<std::int64_t>(arguments.time_limit_s * 1e3));
-  }
-  arguments.executor.profile = arguments.profile;
-  arguments.executor.quick = arguments.quick;
-  const auto executor = make_run_executor(arguments.executor, arguments.run);
-  const std::vector<Spec> specs = load_specs(arguments);
-  for (const Spec& spec : specs) {
-    check_spec(spec, arguments.run.data_dir, false);
-    if (arguments.executor.is_local()) require_backends(spec);
-  }
-  if (!arguments.trace.file.empty()) {
-    if (specs.size() > 1) throw SpecError("--trace is of one spec; give one");
-    check_trace(specs.front(), arguments.trace);
-  }
+int run_specs(const Arguments& arguments, const std::vector<Spec>& specs, RunExecutor* executor) {
   try {
     for (const Spec& spec : specs) executor->start(spec);
   } catch (const SpecError& problem) {
@@ -178,6 +158,34 @@ int run_command(Arguments& arguments) {
                  kUnfinished);
   }
   return code;
+}
+
+int run_command(Arguments& arguments) {
+  if (arguments.run.out.empty()) throw SpecError("--out needs a folder, such as results");
+  arguments.run.data_dir = data_dir(arguments.data);
+  arguments.run.stop = &stop_signal;
+  if (arguments.time_limit_s > 0) {
+    arguments.run.deadline =
+        std::chrono::steady_clock::now() +
+        std::chrono::milliseconds(static_cast<std::int64_t>(arguments.time_limit_s * 1e3));
+  }
+  arguments.executor.profile = arguments.profile;
+  arguments.executor.quick = arguments.quick;
+  const auto executor = make_run_executor(arguments.executor, arguments.run);
+  const std::vector<Spec> specs = load_specs(arguments);
+  for (const Spec& spec : specs) {
+    check_spec(spec, arguments.run.data_dir, false);
+    if (arguments.executor.is_local()) require_backends(spec);
+  }
+  if (!arguments.trace.file.empty()) {
+    if (specs.size() > 1) throw SpecError("--trace is of one spec; give one");
+    check_trace(specs.front(), arguments.trace);
+  }
+  return with_ranks(arguments.ranks, specs, arguments.executor.is_local(), &stop_signal,
+                    [&](ranks::RankGroup* group) {
+                      arguments.run.ranks = group;
+                      return run_specs(arguments, specs, executor.get());
+                    });
 }
 
 int validate_command(Arguments& arguments) {

@@ -117,6 +117,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.run->add_option("--profile", arguments->profile, kProfileHelp);
   c.run->add_flag("-q,--quiet", arguments->run.quiet, "print errors only");
   declare_executor(c.run, &arguments->executor);
+  declare_ranks(c.run, &arguments->ranks);
   declare_trace(c.run, &arguments->trace);
   c.work = declare_work(app, &arguments->work);
   c.replay = app->add_subcommand(

@@ -11,6 +11,7 @@
 #include "engine/run/doctor/doctor_cli.h"
 #include "engine/run/executor_cli.h"
 #include "engine/run/generate.h"
+#include "engine/run/rank_processes.h"
 #include "engine/run/runner.h"
 #include "engine/run/trace.h"
 #include "engine/run/validate.h"
@@ -24,6 +25,7 @@ struct Arguments {
   std::string data;
   RunOptions run;
   ExecutorOptions executor;
+  RankOptions ranks;
   WorkArguments work;
   GenerateOptions generate;
   AdaptersArguments adapters;

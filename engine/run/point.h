@@ -18,6 +18,10 @@
 
 namespace servelab {
 
+namespace ranks {
+class RankGroup;
+}
+
 // Memory that a request takes while a point runs and is written: its workload entry, its record
 // and the columns of the file.
 inline constexpr int kBytesPerRequest = 250;
@@ -72,8 +76,10 @@ struct PointResult {
 bool is_real(const std::string& backend);
 
 // Runs a point on its backend. A model and adapters that do not fit the device make an INVALID
-// record, as such points belong to some figures. Throws InvariantError for a broken technique.
-PointResult run_point(const PointSettings& settings, const Workload& workload);
+// record, as such points belong to some figures. `group` is the processes for points that take
+// several devices; null: they are threads here. Throws InvariantError for a broken technique.
+PointResult run_point(const PointSettings& settings, const Workload& workload,
+                      ranks::RankGroup* group = nullptr);
 
 // Runs the point again in virtual time, its events delivered when `original` says (from a run on a
 // real backend). Throws SpecError where the run cannot follow them.

@@ -96,7 +96,8 @@ void run_cluster(const PointSettings& settings, const Workload& workload, Backen
 
 bool is_real(const std::string& backend) { return backend != "twin" && backend != "null"; }
 
-PointResult run_point(const PointSettings& settings, const Workload& workload) {
+PointResult run_point(const PointSettings& settings, const Workload& workload,
+                      ranks::RankGroup* group) {
   const auto started = std::chrono::steady_clock::now();
   PointResult result;
   result.record.options = recorder_options(settings);
@@ -105,7 +106,7 @@ PointResult run_point(const PointSettings& settings, const Workload& workload) {
   }
   const auto cost = point_cost_model(settings);
   if (is_real(settings.backend)) {
-    const RealRun run = open_real_run(settings, workload, cost.get());
+    const RealRun run = open_real_run(settings, workload, cost.get(), group);
     run_cluster(settings, workload, run.backend.get(), run.timeline.get(), &result.record);
   } else {
     VirtualTimeline timeline;

@@ -7,9 +7,11 @@
 #include "engine/backend/cpu/buffer.h"
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/thread_team.h"
+#include "engine/backend/ranks/rank_replica.h"
 #include "engine/core/check.h"
 #include "engine/model/adapter_registry.h"
 #include "engine/run/adapter_folder.h"
+#include "engine/run/rank_processes.h"
 
 namespace servelab {
 namespace {
@@ -112,8 +114,20 @@ std::unique_ptr<AdapterSource> make_adapter_source(const PointSettings& settings
   return std::make_unique<HostAdapters>(settings, workload);
 }
 
-std::string device_name(const std::string& backend) {
-  return !is_real(backend) || backend == "cpu" ? "" : find_accelerator(backend)->facts(0).name;
+namespace {
+
+int devices_of(const PointSettings& settings) {
+  return settings.cluster.replicas * settings.cluster.tensor_parallel;
+}
+
+}  // namespace
+
+std::string device_name(const PointSettings& settings, const ranks::RankGroup* group) {
+  const std::string& backend = settings.backend;
+  if (!is_real(backend) || backend == "cpu") return "";
+  const std::string name = find_accelerator(backend)->facts(0).name;
+  if (group == nullptr || devices_of(settings) == 1) return name;
+  return name + "; " + group->description();
 }
 
 void require_backends(const Spec& spec) {
@@ -204,7 +218,8 @@ Bytes held_adapter_bytes(const Workload& workload, const ReplicaLayout& layout) 
 
 std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
                                               const Workload& workload, const CostModel* cost,
-                                              const RealRun& run, PromptSource prompts) {
+                                              const RealRun& run, PromptSource prompts,
+                                              ranks::RankGroup* group) {
   const std::shared_ptr<const Accelerator> accelerator = find_accelerator(settings.backend);
   const RealBackendOptions options = common_options(settings, workload);
   DevicePlan base;
@@ -213,11 +228,15 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
   base.widest_rank = options.widest_rank;
   base.merges = !options.merge_targets.empty();
   base.host_lora = settings.technique->capabilities().host_lora;
-  const auto make = [&settings, &workload, &weights = *run.weights, accelerator, base](
-                        ReplicaId replica, const ReplicaLayout& layout) {
+  const int own = group == nullptr ? 0 : ranks::rank_device(*accelerator, 0, group->local_rank());
+  if (devices_of(settings) == 1) group = nullptr;
+  const auto make = [&settings, &workload, &weights = *run.weights, accelerator, base, group, own](
+                        ReplicaId replica,
+                        const ReplicaLayout& layout) -> std::unique_ptr<Executor> {
     DevicePlan plan = base;
     plan.ranks = settings.cluster.tensor_parallel;
-    plan.device = static_cast<int>(replica) * plan.ranks;
+    const int first = static_cast<int>(replica) * plan.ranks;
+    plan.device = own + (group == nullptr ? first : 0);
     plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
                    layout.max_batch_tokens};
     plan.adapters = static_cast<int>(layout.adapters);
@@ -225,10 +244,15 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
     plan.whole_models = layout.whole_models;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);
     plan_host_lora(settings, replica, &plan);
-    for (int rank = 0; settings.engine.device_share != 1 && rank < plan.ranks; ++rank) {
+    const bool shares = settings.engine.device_share != 1;
+    const int devices_here = group == nullptr ? plan.ranks : 1;
+    for (int rank = 0; shares && rank < devices_here; ++rank) {
       plan.partitions.push_back(accelerator->partition(plan.device + rank));
     }
-    return accelerator->make(settings.model, weights, plan);
+    if (group == nullptr) return accelerator->make(settings.model, weights, plan);
+    plan.host_lora_cores.clear();  // whose cores are whose is the launcher's affair
+    return ranks::make_rank_replica(*accelerator, group, first, settings.model,
+                                    model_digest(settings.model), weights, plan);
   };
   return make_real_backend(run.timeline.get(), cost, workload, run.adapters.get(),
                            std::move(prompts), make, options);
@@ -237,12 +261,18 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
 }  // namespace
 
 RealRun open_real_run(const PointSettings& settings, const Workload& workload,
-                      const CostModel* cost) {
-  const int devices = settings.cluster.replicas * settings.cluster.tensor_parallel;
+                      const CostModel* cost, ranks::RankGroup* group) {
+  const int devices = devices_of(settings);
   if (settings.backend == "cpu") {
     if (settings.cluster.tensor_parallel > 1) {
       throw SpecError(
           "cluster.tensor_parallel: the CPU engine runs a replica on one device; use 1");
+    }
+  } else if (group != nullptr && devices > 1) {
+    if (devices != group->ranks()) {
+      throw SpecError("cluster: replicas and tensor_parallel ask for " + std::to_string(devices) +
+                      " ranks, and " + std::to_string(group->ranks()) +
+                      " processes were started; start as many, or run with --ranks threads");
     }
   } else if (const int there = find_accelerator(settings.backend)->devices(); there < devices) {
     throw SpecError("cluster: replicas and tensor_parallel ask for " + std::to_string(devices) +
@@ -254,8 +284,9 @@ RealRun open_real_run(const PointSettings& settings, const Workload& workload,
   run.timeline = std::make_unique<RealTimeline>();
   PromptSource prompts =
       random_prompts(static_cast<std::uint64_t>(settings.seed), settings.model.vocab);
-  const auto open = settings.backend == "cpu" ? open_cpu : open_accelerator;
-  run.backend = open(settings, workload, cost, run, std::move(prompts));
+  run.backend = settings.backend == "cpu"
+                    ? open_cpu(settings, workload, cost, run, std::move(prompts))
+                    : open_accelerator(settings, workload, cost, run, std::move(prompts), group);
   return run;
 }
 

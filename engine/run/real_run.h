@@ -38,8 +38,9 @@ struct RealRun {
   std::unique_ptr<RealTimeline> timeline;
   std::unique_ptr<RealBackend> backend;
 };
+// Devices are this process's own or, with `group`, one of each of its processes.
 RealRun open_real_run(const PointSettings& settings, const Workload& workload,
-                      const CostModel* cost);
+                      const CostModel* cost, ranks::RankGroup* group);
 
 // A device outside a run. `threads` of the CPU engine; with `pin` each on a core of its own where
 // there are as many.
@@ -47,8 +48,9 @@ std::unique_ptr<Executor> make_executor(const std::string& backend, const ModelC
                                         const ModelWeights& weights, const DevicePlan& plan,
                                         int threads, bool pin);
 
-// What the accelerator behind a backend is called; empty for twin, null and cpu.
-std::string device_name(const std::string& backend);
+// What the accelerator behind a point's backend is called, with the processes that it ran on where
+// there were several; empty for twin, null and cpu.
+std::string device_name(const PointSettings& settings, const ranks::RankGroup* group);
 
 // Throws SpecError when a position's backend was not built in, or its device is not there.
 void require_backends(const Spec& spec);

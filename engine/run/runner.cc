@@ -296,14 +296,14 @@ class SpecRun {
                CollectedRow* row, PointNews* news) {
     const auto began = std::chrono::steady_clock::now();
     const auto built = workloads_.workload(task.position, task.seed, settings);
-    const PointResult result = run_point(settings, built->workload);
+    const PointResult result = run_point(settings, built->workload, options_.ranks);
     PointIdentity identity =
         point_identity(spec_.id, spec_.positions[task.position], settings, *built);
     identity.key = row->key;
     identity.effective = canonical_json(effective);
     identity.context =
         context_json(result.wall_s, to_seconds(result.record.cluster.decision_wall_time),
-                     device_name(settings.backend));
+                     device_name(settings, options_.ranks));
     const std::vector<std::byte> bytes = point_file(identity, built->workload, result.record,
                                                     result.summary, &row->point.content_digest);
     if (!claims_.is_still_mine(row->key)) return false;

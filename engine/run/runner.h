@@ -17,6 +17,10 @@
 
 namespace servelab {
 
+namespace ranks {
+class RankGroup;
+}
+
 // Keys by row, which counts a spec's points by position, technique and seed.
 using PointKeys = std::map<std::size_t, std::string>;
 
@@ -33,6 +37,7 @@ struct RunOptions {
   // Of a task that a run handed out: compute these points alone, which must have these keys; leave
   // collecting to others, and points to who claimed them.
   const PointKeys* share = nullptr;
+  ranks::RankGroup* ranks = nullptr;  // the other processes, where ranks are processes
 };
 
 struct MissingPoint {

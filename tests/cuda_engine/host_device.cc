@@ -114,6 +114,9 @@ void mend() {
 // The caller holds the mutex once, as cudaStreamSynchronize does.
 void wait_until(const std::function<bool()>& condition) { changed().wait(mutex(), condition); }
 void notify() { changed().notify_all(); }
+void wait_polling(const std::function<bool()>& condition) {
+  while (!condition()) changed().wait_for(mutex(), std::chrono::microseconds(50));
+}
 
 void set_lazy(bool value) { lazy = value; }
 void set_free_memory(std::size_t bytes) { free_memory = bytes; }

@@ -21,6 +21,8 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 // called, while other streams go on. Called from within work on a stream.
 void wait_until(const std::function<bool()>& condition);
 void notify();
+// The same for what other processes do: asks again and again.
+void wait_polling(const std::function<bool()>& condition);
 
 // A signal to the host that work on a stream gives. It is as late as it may be: the host sees it
 // when a stream waits for the host's reply (give_signals), or has come to its end.

@@ -47,6 +47,25 @@ CONFIGS = {
 }
 
 
+def words(*values):
+    return b"".join(struct.pack("<I", value) for value in values)
+
+
+# As tests/fuzz/rank_messages_fuzz.cc reads them: which message, then the message.
+MESSAGES = {
+    "hello": b"\0" + words(0x4B4E5253, 1, 1) + b"b" + words(1) + b"m" + words(1, 2) + b"\0"
+             + bytes(8) + words(1) + b"h" + words(9),
+    "step": b"\2\0\2" + bytes(8) + b"\0\1" + bytes(24) + words(1, 7) + bytes(8)
+            + words(1, 3, 1, 5, 1, 0, 7) + b"\1" + bytes(8),
+    "reply": b"\3" + bytes(32) + words(1, 5) + bytes(16),
+    "pack": b"\4" + words(3, 64) + b"\0\1" + bytes(8) + words(1) + b"x",
+    "copy": b"\5" + bytes(8) + words(31, 2, 1, 2),
+    "shape": b"\6" + words(2, 1, 0) + b"\0" + words(4) + bytes(8) + b"\1" + words(4, 32)
+             + b"\1" + words(32, 4),
+    "frame": b"\7" + words(2) + b"\x09ab",
+}
+
+
 def main():
     root = Path(sys.argv[1])
     for name, content in FILES.items():
@@ -57,6 +76,10 @@ def main():
         path = root / "adapter_config_fuzz" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content))
+    for name, content in MESSAGES.items():
+        path = root / "rank_messages_fuzz" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 if __name__ == "__main__":

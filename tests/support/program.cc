@@ -47,9 +47,18 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 Program::Program(const std::vector<std::string>& arguments, long file_limit_bytes) {
+  start({SERVELAB_BINARY, {}}, arguments, file_limit_bytes);
+}
+
+Program::Program(const ProgramSettings& settings, const std::vector<std::string>& arguments) {
+  start(settings, arguments, 0);
+}
+
+void Program::start(const ProgramSettings& settings, const std::vector<std::string>& arguments,
+                    long file_limit_bytes) {
   const std::string out = folder_ / "out";
   const std::string err = folder_ / "err";
-  std::vector<std::string> words = {SERVELAB_BINARY};
+  std::vector<std::string> words = {settings.path};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -60,6 +69,7 @@ Program::Program(const std::vector<std::string>& arguments, long file_limit_byte
   ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
   ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
   ::unsetenv("SERVELAB_DATA");
+  for (const auto& [name, value] : settings.environment) ::setenv(name.c_str(), value.c_str(), 1);
   if (file_limit_bytes > 0) {
     rlimit limit{};
     limit.rlim_cur = limit.rlim_max = static_cast<rlim_t>(file_limit_bytes);

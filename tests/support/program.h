@@ -42,9 +42,16 @@ struct ProgramResult {
   std::string err;
 };
 
+// Another program than servelab, and variables that it finds in its environment.
+struct ProgramSettings {
+  std::string path;
+  std::map<std::string, std::string> environment;
+};
+
 // A started servelab; its output goes to files in a folder of its own.
 class Program {
  public:
+  Program(const ProgramSettings& settings, const std::vector<std::string>& arguments);
   // `file_limit_bytes` > 0 bounds the size of files that it may write (as a full disk would).
   explicit Program(const std::vector<std::string>& arguments, long file_limit_bytes = 0);
   ~Program();  // kills it when it still runs
@@ -53,6 +60,8 @@ class Program {
   ProgramResult wait();
 
  private:
+  void start(const ProgramSettings& settings, const std::vector<std::string>& arguments,
+             long file_limit_bytes);
   TemporaryFolder folder_;
   pid_t pid_ = -1;
 };

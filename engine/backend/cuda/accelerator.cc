@@ -55,6 +55,28 @@ class CudaAccelerator final : public Accelerator {
     if (plan.ranks > 1) return std::make_unique<TpExecutor>(model, weights, plan);
     return std::make_unique<CudaExecutor>(model, weights, plan);
   }
+
+  std::string name_group() const override { return cuda::name_group(); }
+
+  std::unique_ptr<Executor> make_rank(const ModelConfig& model, const ModelWeights& weights,
+                                      const DevicePlan& plan, const Shard& shard,
+                                      const std::string& group) const override {
+    RankSeat seat{shard, nullptr};
+    if (shard.ranks > 1) {
+      try {
+        seat.collective = join_group(group, shard, plan.device);
+      } catch (const SpecError& problem) {
+        throw GroupError(problem.what());
+      }
+    }
+    return std::make_unique<CudaExecutor>(model, weights, plan, seat);
+  }
+
+  std::unique_ptr<Executor> make_replica(const ModelConfig& model,
+                                         const std::vector<MakeRank>& ranks,
+                                         const RankFailed& failed) const override {
+    return std::make_unique<TpExecutor>(model, ranks, failed);
+  }
 };
 
 [[maybe_unused]] const bool registered = Registry<Accelerator>::instance().add(

@@ -6,7 +6,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
+
+#include "engine/model/shard.h"
 
 namespace servelab::cuda {
 
@@ -24,6 +27,12 @@ class Collective {
 // Ranks that are threads of this process, on the devices from `first_device` on. Throws SpecError
 // where this program was built without NCCL, or NCCL refuses.
 std::vector<std::unique_ptr<Collective>> make_collectives(int ranks, int first_device);
+
+// Ranks that are processes: one of them makes the name, printable and of at most 4,096 letters, and
+// each takes its seat under it on its device; returns when all have. Both throw SpecError as
+// make_collectives() does.
+std::string name_group();
+std::unique_ptr<Collective> join_group(const std::string& name, const Shard& shard, int device);
 
 }  // namespace servelab::cuda
 

@@ -24,11 +24,10 @@
 
 namespace servelab::cuda {
 
-// Which part of the model an executor computes, and with whom. `collective` outlives it; null for
-// one rank.
+// Which part of the model an executor computes, and with whom; null for one rank.
 struct RankSeat {
   Shard shard;
-  Collective* collective = nullptr;
+  std::shared_ptr<Collective> collective;
 };
 
 class CudaExecutor final : public Executor {
@@ -156,6 +155,7 @@ class CudaExecutor final : public Executor {
   StepGraphs graphs_;
   StepTimer timer_;
   bool measure_ = false;
+  bool may_replay_ = true;  // of the latest run: StepMode::may_replay
   bool ran_graph_ = false;
   int sampled_ = 0;  // of the latest run, without padding
   std::vector<float> logits_;

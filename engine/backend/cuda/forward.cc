@@ -45,6 +45,7 @@ StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const StepMod
   }
   SL_CHECK(whole_ == nullptr || mode.exec == Exec::kMerged, "a whole model has nothing beside it");
   const bool bucketed = StepInput::only_decodes(slices);
+  may_replay_ = mode.may_replay;
   sampled_ = static_cast<int>(std::count_if(slices.begin(), slices.end(),
                                             [](const SequenceSlice& s) { return s.samples; }));
   const StepShape& shape =
@@ -77,7 +78,7 @@ StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const StepMod
 // As a graph where the step is one of decodes and nothing is on its way to it.
 void CudaExecutor::launch(const StepShape& shape, const SamplingOptions& sampling, bool bucketed) {
   ran_graph_ = false;
-  if (!bucketed || !plan_.graphs || measure_ || !adapters_arrived()) {
+  if (!bucketed || !plan_.graphs || measure_ || !may_replay_ || !adapters_arrived()) {
     return forward(shape, sampling, &timer_);
   }
   const StepGraphs::Key key = graph_key(shape, sampling);
@@ -94,7 +95,7 @@ void CudaExecutor::launch(const StepShape& shape, const SamplingOptions& samplin
 // with events between the kernels. Nothing changes by running it again.
 void CudaExecutor::measure_again(const StepShape& shape, const SamplingOptions& sampling,
                                  StepParts* parts) {
-  if (!adapters_arrived()) return;
+  if (!may_replay_ || !adapters_arrived()) return;
   measure_ = false;
   for (int i = 0; i < 2; ++i) {
     launch(shape, sampling, true);

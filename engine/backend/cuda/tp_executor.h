@@ -1,25 +1,34 @@
-// A replica on several devices: one CudaExecutor per rank, each led by a thread of its own, that
-// compute every step together (engine/model/shard.h).
+// A replica on several devices: one executor per rank, each led by a thread of its own here, that
+// compute every step together (engine/model/shard.h). A rank is a CudaExecutor of this process, or
+// one of another process (engine/backend/ranks); this class does not know which.
+//
+// All ranks see the same loads, evictions and merges in the same order and run a step in the same
+// form, eagerly or as a recorded graph: NCCL asks for that of the sums in it.
 #ifndef SERVELAB_BACKEND_CUDA_TP_EXECUTOR_H_
 #define SERVELAB_BACKEND_CUDA_TP_EXECUTOR_H_
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "engine/backend/cuda/collective.h"
-#include "engine/backend/cuda/cuda_executor.h"
 #include "engine/backend/cuda/rank_team.h"
+#include "engine/backend/real/accelerator.h"
 
 namespace servelab::cuda {
 
 class TpExecutor final : public Executor {
  public:
-  // plan.ranks devices from plan.device on. Throws SpecError as CudaExecutor does, and where the
-  // model cannot be split.
+  // Ranks that are threads: plan.ranks devices from plan.device on. Throws SpecError as
+  // CudaExecutor does, and where the model cannot be split.
   TpExecutor(const ModelConfig& model, const ModelWeights& weights, const DevicePlan& plan);
+  // Ranks made by these, all at once. `failed` is called where one fails in what the others wait
+  // in; it may be null.
+  TpExecutor(const ModelConfig& model, const std::vector<MakeRank>& ranks, RankFailed failed);
+  ~TpExecutor() override;
 
   const ModelConfig& model() const override { return model_; }
   const ExecutorLimits& limits() const override { return ranks_.front()->limits(); }
@@ -31,7 +40,7 @@ class TpExecutor final : public Executor {
   void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
   std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
 
-  // The times are rank 0's.
+  // The times are the first rank's.
   StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
@@ -43,12 +52,16 @@ class TpExecutor final : public Executor {
 
   Bytes kv_bytes_per_token() const override;
   std::size_t context_bytes(int tokens) const override;
-  HostMemory host_memory(std::size_t bytes) override { return ranks_.front()->host_memory(bytes); }
+  // Each rank's own memory, and in what is returned where that lies.
+  HostMemory host_memory(std::size_t bytes) override;
   void copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) override;
   void copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) override;
   void finish_copies() override;
 
  private:
+  class Adapter;
+  using Parts = std::vector<std::shared_ptr<const LoraWeights>>;  // by rank
+  struct Dropped;
   struct RankStep {
     std::vector<SequenceSlice> slices;
     std::vector<std::int32_t> sampled;
@@ -57,20 +70,26 @@ class TpExecutor final : public Executor {
   // An adapter's parts by rank, and the adapter, so that its address stays its own.
   struct Held {
     std::shared_ptr<const LoraWeights> weights;
-    std::vector<std::shared_ptr<const LoraWeights>> parts;
+    Parts parts;
   };
   std::shared_ptr<const LoraWeights> part(const LoraWeights& weights, int rank) const;
   int ranks() const { return static_cast<int>(ranks_.size()); }
+  const DeviceAdapter* part_of(const DeviceAdapter* adapter, int rank) const;
+  // work(rank), which all ranks do together, on every rank's thread.
+  void together(const std::function<void(int)>& work) const;
+  void take_back_dropped();
   std::unique_ptr<DeviceAdapter> pack(
       const LoraWeights& weights,
       const std::function<std::unique_ptr<DeviceAdapter>(Executor*, const LoraWeights&)>& pack_one);
 
   const ModelConfig model_;
-  std::vector<std::unique_ptr<Collective>> collectives_;
+  const RankFailed failed_;
   mutable RankTeam team_;
-  std::vector<std::unique_ptr<CudaExecutor>> ranks_;
+  std::vector<std::unique_ptr<Executor>> ranks_;
   std::vector<RankStep> steps_;
   std::unordered_map<const LoraWeights*, Held> held_;  // as it was before the run
+  std::mutex changing_;  // the ranks' adapters on their devices, one change at a time
+  std::shared_ptr<Dropped> dropped_;
 };
 
 }  // namespace servelab::cuda

@@ -3,12 +3,15 @@
 #ifndef SERVELAB_BACKEND_REAL_ACCELERATOR_H_
 #define SERVELAB_BACKEND_REAL_ACCELERATOR_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/backend/real/executor.h"
+#include "engine/core/check.h"
 #include "engine/core/registry.h"
+#include "engine/model/shard.h"
 #include "engine/model/weights.h"
 #include "kernels/dtype.h"
 
@@ -54,6 +57,17 @@ struct DeviceFacts {
   Bytes l2 = 0;
 };
 
+// A rank cannot follow the others any more: none of them can go on.
+class GroupError : public SpecError {
+ public:
+  using SpecError::SpecError;
+};
+
+// Makes the executor of one rank, on the thread that leads it from then on.
+using MakeRank = std::function<std::unique_ptr<Executor>()>;
+// A rank has failed while the others wait for it, on their devices too. Need not return.
+using RankFailed = std::function<void(const std::string& why)>;
+
 class Accelerator {
  public:
   static constexpr const char* kRegistryName = "accelerator";
@@ -72,6 +86,18 @@ class Accelerator {
   // dropped afterwards.
   virtual std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
                                          const DevicePlan& plan) const = 0;
+
+  // Ranks that are processes (engine/backend/ranks): a new name under which those of a replica
+  // meet, made by one of them; one rank's executor on plan.device, which returns when all ranks
+  // have come and throws GroupError where they cannot meet; and the replica that several ranks are,
+  // wherever each of them is.
+  virtual std::string name_group() const = 0;
+  virtual std::unique_ptr<Executor> make_rank(const ModelConfig& model, const ModelWeights& weights,
+                                              const DevicePlan& plan, const Shard& shard,
+                                              const std::string& group) const = 0;
+  virtual std::unique_ptr<Executor> make_replica(const ModelConfig& model,
+                                                 const std::vector<MakeRank>& ranks,
+                                                 const RankFailed& failed) const = 0;
 };
 
 // "cuda". SpecError when this program was built without it.

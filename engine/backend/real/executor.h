@@ -61,6 +61,7 @@ struct StepMode {
   LoraKernel kernel = LoraKernel::kMbgmv;
   double device_share = 1;  // of the device's SMs, (0, 1]
   HostCopy host_copy = HostCopy::kFused;
+  bool may_replay = true;  // false: not as a recorded graph. All ranks of a replica do the same.
 };
 
 // Time of a step on the device, by part. `total` is always there; the others may be all in `dense`

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <cstring>
 #include <numeric>
 #include <string>
 
@@ -23,6 +24,8 @@ class Nccl {
                       "); install it, or use 1");
     }
     find("ncclCommInitAll", &init_all);
+    find("ncclGetUniqueId", &unique_id);
+    find("ncclCommInitRank", &init_rank);
     find("ncclCommDestroy", &destroy);
     find("ncclAllReduce", &all_reduce);
     find("ncclGetErrorString", &error_string);
@@ -34,6 +37,8 @@ class Nccl {
   }
 
   decltype(&ncclCommInitAll) init_all = nullptr;
+  decltype(&ncclGetUniqueId) unique_id = nullptr;
+  decltype(&ncclCommInitRank) init_rank = nullptr;
   decltype(&ncclCommDestroy) destroy = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
 
@@ -69,7 +74,45 @@ class NcclCollective final : public Collective {
   ncclComm_t communicator_;
 };
 
+// NCCL's name for a group is so many arbitrary bytes; ours is those in hexadecimal.
+constexpr char kDigits[] = "0123456789abcdef";
+
+ncclUniqueId parse_name(const std::string& name) {
+  ncclUniqueId id;
+  if (name.size() != 2 * sizeof id.internal) throw SpecError("NCCL: not the name of a group");
+  for (std::size_t i = 0; i < sizeof id.internal; ++i) {
+    const char* const high = std::strchr(kDigits, name[2 * i]);
+    const char* const low = std::strchr(kDigits, name[2 * i + 1]);
+    if (high == nullptr || low == nullptr) throw SpecError("NCCL: not the name of a group");
+    id.internal[i] = static_cast<char>((high - kDigits) * 16 + (low - kDigits));
+  }
+  return id;
+}
+
 }  // namespace
+
+std::string name_group() {
+  ncclUniqueId id;
+  nccl().check(nccl().unique_id(&id), "naming a group of ranks");
+  std::string name;
+  for (const char each : id.internal) {
+    const auto byte = static_cast<unsigned char>(each);
+    name += kDigits[byte / 16];
+    name += kDigits[byte % 16];
+  }
+  return name;
+}
+
+std::unique_ptr<Collective> join_group(const std::string& name, const Shard& shard, int device) {
+  const ncclUniqueId id = parse_name(name);
+  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
+    throw SpecError(std::string("the CUDA engine: choosing the device: ") +
+                    cudaGetErrorString(error));
+  }
+  ncclComm_t communicator = nullptr;
+  nccl().check(nccl().init_rank(&communicator, shard.ranks, id, shard.rank), "starting NCCL");
+  return std::make_unique<NcclCollective>(communicator);
+}
 
 std::vector<std::unique_ptr<Collective>> make_collectives(int ranks, int first_device) {
   std::vector<int> devices(static_cast<std::size_t>(ranks));

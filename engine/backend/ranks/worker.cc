@@ -1,0 +1,206 @@
+#include "engine/backend/ranks/worker.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "engine/backend/ranks/rank_device.h"
+
+namespace servelab::ranks {
+namespace {
+
+constexpr int kLookForSignalMs = 100;
+
+using Connections = std::array<std::unique_ptr<Connection>, kPurposes>;
+
+std::uint64_t draw_number() {
+  std::random_device device;
+  return (static_cast<std::uint64_t>(device()) << 32) ^ device() ^
+         static_cast<std::uint64_t>(::getpid());
+}
+
+// How a worker meets rank 0.
+class Meeting {
+ public:
+  explicit Meeting(const WorkerSettings& settings) : settings_(settings) {}
+
+  // Connects and says who this is; waits until rank 0 has met everybody.
+  Connections run() {
+    const Clock::time_point deadline = Clock::now() + settings_.patience;
+    Hello hello;
+    hello.identity = settings_.identity;
+    hello.rank = settings_.rank;
+    hello.ranks = settings_.ranks;
+    hello.process = draw_number();
+    hello.host = host_name();
+    hello.pid = static_cast<std::int32_t>(::getpid());
+    for (int i = 0; i < kPurposes; ++i) {
+      hello.purpose = static_cast<Purpose>(i);
+      auto& connection = connections_[static_cast<std::size_t>(i)];
+      auto socket = connect_to(settings_.at, deadline, [this] { look_for_refusal(); });
+      connection = std::make_unique<Connection>(std::move(socket));
+      connection->send(static_cast<std::uint8_t>(Message::kHello), encode(hello), deadline);
+    }
+    // Rank 0 may have come last, and waits as long from then on.
+    const Clock::time_point last = Clock::now() + 2 * settings_.patience;
+    for (const auto& connection : connections_) {
+      while (!has_word(*connection, kLookForSignalMs) && Clock::now() < last) check_stop();
+      hear(connection.get(), last);
+    }
+    return std::move(connections_);
+  }
+
+ private:
+  static bool has_word(const Connection& connection, int wait_ms) {
+    pollfd one{connection.descriptor(), POLLIN, 0};
+    return ::poll(&one, 1, wait_ms) > 0;
+  }
+
+  void check_stop() const {
+    if (settings_.stop != nullptr && *settings_.stop != 0) throw SpecError("stopped");
+  }
+
+  // Rank 0 need not be there any more when it has refused one of the connections before.
+  void look_for_refusal() const {
+    check_stop();
+    for (const auto& connection : connections_) {
+      if (connection != nullptr && has_word(*connection, 0)) {
+        hear(connection.get(), Clock::now() + settings_.patience);
+      }
+    }
+  }
+
+  void hear(Connection* connection, Clock::time_point deadline) const {
+    Frame frame;
+    try {
+      frame = connection->receive(deadline, kMostHelloBytes);
+    } catch (const SpecError& problem) {
+      throw SpecError("rank 0 at " + settings_.at.text() + ": " + problem.what());
+    }
+    if (frame.kind == static_cast<std::uint8_t>(Message::kRefusal)) {
+      throw_failure("rank 0 refused", frame.message);
+    }
+    if (frame.kind != static_cast<std::uint8_t>(Message::kWelcome)) {
+      throw SpecError("at " + settings_.at.text() + " is something else than servelab's rank 0");
+    }
+  }
+
+  const WorkerSettings& settings_;
+  Connections connections_;
+};
+
+class Worker {
+ public:
+  Worker(const WorkerSettings& settings, Connections connections)
+      : settings_(settings),
+        connections_(std::move(connections)),
+        device_(&settings.device, settings.patience) {}
+
+  int run() {
+    std::thread steps([this] { serve(Purpose::kSteps); });
+    std::thread loads([this] { serve(Purpose::kLoads); });
+    const int code = listen();
+    // Rank 0 has closed its executors, or has failed; either way no more commands come.
+    over_ = true;
+    for (const auto& connection : connections_) ::shutdown(connection->descriptor(), SHUT_RDWR);
+    steps.join();
+    loads.join();
+    return code;
+  }
+
+ private:
+  // Commands of one connection, until it ends.
+  void serve(Purpose purpose) {
+    Connection& connection = *connections_[static_cast<std::size_t>(purpose)];
+    try {
+      for (;;) {
+        const Frame frame = connection.receive();
+        if (purpose == Purpose::kSteps) {
+          device_.serve_step(frame, &connection);
+        } else {
+          device_.serve_load(frame, &connection);
+        }
+      }
+    } catch (const std::exception& problem) {
+      lost(std::string("rank 0 at ") + settings_.at.text() + ": " + problem.what());
+    }
+  }
+
+  // Rank 0's last word comes over the control connection, which may be read a moment later than
+  // the others end: it says more.
+  void lost(const std::string& text) {
+    std::unique_lock lock(mutex_);
+    heard_.wait_for(lock, std::chrono::seconds(1), [this] { return has_heard_; });
+    if (over_ || has_heard_) return;
+    has_heard_ = true;
+    lock.unlock();
+    settings_.on_failure(text);
+  }
+
+  void hear() {
+    {
+      const std::lock_guard lock(mutex_);
+      has_heard_ = true;
+    }
+    heard_.notify_all();
+  }
+
+  // The control connection: rank 0's goodbye, or its end. Passes signals on.
+  int listen() {
+    Connection& control = *connections_[static_cast<std::size_t>(Purpose::kControl)];
+    bool told = false;
+    for (;;) {
+      const int signal = settings_.stop == nullptr ? 0 : settings_.stop->load();
+      try {
+        if (signal != 0 && !std::exchange(told, true)) {
+          WireWriter message;
+          message.i32(signal);
+          control.send(static_cast<std::uint8_t>(Message::kSignal), message);
+        }
+        pollfd one{control.descriptor(), POLLIN, 0};
+        if (::poll(&one, 1, kLookForSignalMs) <= 0) continue;
+        const Frame frame = control.receive({}, kMostHelloBytes);
+        WireReader in(frame.message);
+        if (frame.kind == static_cast<std::uint8_t>(Message::kGoodbye)) {
+          const int code = in.between(0, 255, "an exit code");
+          hear();
+          return code;
+        }
+        if (frame.kind != static_cast<std::uint8_t>(Message::kAbort)) damaged("no goodbye");
+        in.choice(3, "a failure");
+        const std::string text = in.text();
+        hear();
+        settings_.on_failure("rank 0 ended the run: " + text);
+        return 1;
+      } catch (const SpecError& problem) {
+        hear();
+        settings_.on_failure("rank 0 at " + settings_.at.text() + ": " + problem.what());
+        return 1;
+      }
+    }
+  }
+
+  const WorkerSettings& settings_;
+  Connections connections_;
+  RankDevice device_;
+  std::atomic<bool> over_{false};
+  std::mutex mutex_;
+  std::condition_variable heard_;
+  bool has_heard_ = false;  // guarded
+};
+
+}  // namespace
+
+int serve_rank(const WorkerSettings& settings) {
+  return Worker(settings, Meeting(settings).run()).run();
+}
+
+}  // namespace servelab::ranks

@@ -1,0 +1,325 @@
+// Ranks as processes: servelab itself, on the device on the host, started as launchers start it.
+// What two and four of them compute together is what ranks that are threads compute, and when one
+// of them is killed the others end.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "engine/backend/cuda/tp_executor.h"
+#include "engine/backend/ranks/rank_replica.h"
+#include "engine/run/rank_processes.h"
+#include "engine/run/spec.h"
+#include "tests/cuda_engine/engine_testing.h"
+#include "tests/support/program.h"
+
+namespace servelab {
+namespace {
+
+using namespace test;  // NOLINT: the tests' own words
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+constexpr const char* kModel =
+    "name: Wide\nlayers: 3\nhidden: 128\nheads: 4\nkv_heads: 2\nhead_dim: 64\nffn: 256\n"
+    "vocab: 104\nqkv_bias: true\nmax_context_tokens: 256\nsource: test\n";
+
+std::string spec_text(int tensor_parallel, int requests) {
+  return "title: test\nmodel: wide\nhardware: little\nbackend: cuda\ncluster: {tensor_parallel: " +
+         std::to_string(tensor_parallel) +
+         "}\nlora: {targets: [q, k, v, o]}\nruntime: {max_arrival_lag_s: 1000}\n"
+         "engine: {max_batch: 8, max_batch_tokens: 64, adapter_slots: 3}\nworkload:\n  requests: " +
+         std::to_string(requests) +
+         "\n  adapters: {count: 5, ranks: [4, 8]}\n  arrivals: {process: poisson, rate: 100}\n"
+         "  lengths: {source: uniform, prompt_range: [5, 30], output_range: [1, 6]}\n"
+         "techniques: [slora, peft, caraserve]\n";
+}
+
+// An experiments folder with one small model on a device with little memory.
+class RankProcesses : public ::testing::Test {
+ protected:
+  RankProcesses() {
+    namespace fs = std::filesystem;
+    folder_.file("base/model/wide.yaml", kModel);
+    std::string hardware = read_file(std::string(SERVELAB_SOURCE_DIR) +
+                                     "/experiments/base/hardware/" + "cpu-uncalibrated.yaml");
+    const std::size_t at = hardware.find("memory_bytes: ");
+    hardware.replace(at, hardware.find(' ', at + 14) - at, "memory_bytes: 50000000");
+    folder_.file("base/hardware/little.yaml", hardware);
+    port_ = 20000 + static_cast<int>(::getpid()) % 10000;
+  }
+
+  std::map<std::string, std::string> environment(int rank, int ranks) const {
+    return {{"RANK", std::to_string(rank)},
+            {"WORLD_SIZE", std::to_string(ranks)},
+            {"LOCAL_RANK", std::to_string(rank)},
+            {"MASTER_ADDR", "127.0.0.1"},
+            {"MASTER_PORT", std::to_string(port_)}};
+  }
+  std::vector<std::string> command(const std::string& spec, const std::string& out,
+                                   const std::string& timeout_s = "30") const {
+    return {"run",   spec,          "--experiments",   folder_.path(),
+            "--out", folder_ / out, "--ranks-timeout", timeout_s};
+  }
+  std::unique_ptr<Program> start(int rank, int ranks, const std::string& spec,
+                                 const std::string& out = "out") const {
+    return std::make_unique<Program>(ProgramSettings{SERVELAB_ON_HOST, environment(rank, ranks)},
+                                     command(spec, out));
+  }
+
+  TemporaryFolder folder_;
+  int port_ = 0;
+};
+
+class RankLogits : public RankProcesses, public ::testing::WithParamInterface<int> {};
+
+std::vector<Part> mixed(const ModelConfig& model,
+                        const std::vector<std::unique_ptr<DeviceAdapter>>& adapters) {
+  std::vector<Part> parts;
+  for (int i = 0; i < 4; ++i) {
+    Part part;
+    part.ids = prompt(model, 4 + 5 * i, 10 + static_cast<std::uint64_t>(i));
+    part.table = blocks(i * 9, 9);
+    part.adapter = i % 3 == 2 ? nullptr : adapters[static_cast<std::size_t>(i % 3)].get();
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+// Everything that a replica does, on any executor: a mixed batch, decodes (eager, recorded and as a
+// graph), a merge, and a context that was swapped out.
+std::vector<std::vector<float>> all_of(
+    Executor* executor, const ModelConfig& model,
+    const std::vector<std::shared_ptr<const LoraWeights>>& lora) {
+  std::vector<std::vector<float>> outcomes;
+  executor->hold_on_host(lora.front(), 64);
+  std::vector<std::unique_ptr<DeviceAdapter>> adapters;
+  for (const auto& each : lora) {
+    adapters.push_back(executor->pack_adapter(*each, 64));
+    adapters.back()->wait();
+  }
+  outcomes.push_back(run(executor, mixed(model, adapters)));
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Part> parts = mixed(model, adapters);
+    for (Part& part : parts) part.context = part.ids.size() - 1;
+    outcomes.push_back(run(executor, parts));
+  }
+  const auto ids = prompt(model, 31, 6);
+  executor->merge(*adapters[0]);
+  outcomes.push_back(prefill(executor, ids, 200, nullptr, blocks(0, 8), Exec::kMerged));
+  executor->unmerge();
+  outcomes.push_back(prefill(executor, ids, 200, nullptr, blocks(0, 8)));
+  const HostMemory host = executor->host_memory(executor->context_bytes(31));
+  executor->copy_out(blocks(0, 8), 31, host.get());
+  prefill(executor, prompt(model, 30, 99), 200, nullptr, blocks(0, 8));
+  executor->copy_in(blocks(40, 8), 31, host.get());
+  outcomes.push_back(run(executor, {{ids, 30, blocks(40, 8), nullptr}}));
+  // Evicted and brought back, in another order.
+  adapters[0].reset();
+  adapters[1].reset();
+  adapters[1] = executor->pack_adapter(*lora[1], 64);
+  adapters[0] = executor->pack_adapter(*lora[0], 64);
+  outcomes.push_back(run(executor, mixed(model, adapters)));
+  return outcomes;
+}
+
+TEST_P(RankLogits, AreThoseOfThreadsAndOfTheCpu) {
+  const int ranks = GetParam();
+  const std::string path = folder_.file("wide.yaml", spec_text(ranks, 4));
+  const ModelConfig model = load_model_config(folder_ / "base/model/wide.yaml");
+  const auto weights = random_weights(model, static_cast<std::uint64_t>(model.weights_seed));
+  DevicePlan plan = small_plan(DType::kF16);
+  plan.ranks = ranks;
+  std::vector<std::shared_ptr<const LoraWeights>> lora;
+  for (const int rank : {4, 16}) {
+    lora.push_back(random_adapter(model, "a", rank, all_targets(), 5));
+  }
+  CpuExecutorOptions options;
+  static_cast<ExecutorLimits&>(options) = plan.limits;
+  options.type = DType::kF32;
+  options.isa = kernels::best_isa();
+  CpuExecutor cpu(model, *weights, options);
+  const auto expected = all_of(&cpu, model, lora);
+  const auto threads =
+      all_of(std::make_unique<cuda::TpExecutor>(model, *weights, plan).get(), model, lora);
+
+  std::vector<std::unique_ptr<Program>> workers;
+  for (int rank = 1; rank < ranks; ++rank) workers.push_back(start(rank, ranks, path));
+  for (const auto& [name, value] : environment(0, ranks)) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  std::atomic<int> stop{0};
+  std::vector<std::vector<float>> processes;
+  RankOptions rank_options;
+  rank_options.timeout_s = 30;
+  const int code = with_ranks(
+      rank_options, {load_spec(path, folder_.path())}, true, &stop, [&](ranks::RankGroup* group) {
+        EXPECT_NE(group, nullptr);
+        const auto accelerator = find_accelerator("cuda");
+        const auto replica = ranks::make_rank_replica(*accelerator, group, 0, model,
+                                                      model_digest(model), *weights, plan);
+        processes = all_of(replica.get(), model, lora);
+        return 5;
+      });
+  for (const auto& [name, value] : environment(0, ranks)) ::unsetenv(name.c_str());
+  EXPECT_EQ(code, 5);
+  for (const auto& worker : workers) {
+    const ProgramResult result = worker->wait();
+    EXPECT_EQ(result.code, 5);  // all end as rank 0 does
+    EXPECT_EQ(result.err, "");
+  }
+  ASSERT_EQ(processes.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(processes[i], threads[i]) << i;
+    EXPECT_LT(difference(processes[i], expected[i]), tolerance(DType::kF16)) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Processes, RankLogits, ::testing::Values(2, 4));
+
+TEST_F(RankProcesses, RunASpecAsThreadsDo) {
+  const std::string spec = folder_.file("wide.yaml", spec_text(2, 8));
+  const auto worker = start(1, 2, spec);
+  const auto lead = start(0, 2, spec);
+  const ProgramResult result = lead->wait();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("3 points: 3 run, 0 cached; 3 VALID, 0 INVALID"));
+  const ProgramResult workers = worker->wait();
+  EXPECT_EQ(workers.code, 0);
+  EXPECT_EQ(workers.out, "");
+  EXPECT_EQ(workers.err, "");
+  // Again, as threads: the same points, which are there.
+  std::vector<std::string> again = command(spec, "out");
+  again.insert(again.end(), {"--ranks", "threads"});
+  const ProgramResult cached = Program({SERVELAB_ON_HOST, environment(0, 2)}, again).wait();
+  EXPECT_THAT(cached.out, HasSubstr("3 points: 0 run, 3 cached")) << cached.err;
+}
+
+// Two replicas of one rank each: the second one is the other process's alone.
+TEST_F(RankProcesses, AReplicaMayBeInAnotherProcess) {
+  std::string text = spec_text(1, 8);
+  text.replace(text.find("tensor_parallel: 1"), 18, "replicas: 2");
+  const std::string spec = folder_.file("wide.yaml", text);
+  const auto worker = start(1, 2, spec);
+  const ProgramResult result = start(0, 2, spec)->wait();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("3 VALID, 0 INVALID"));
+  EXPECT_EQ(worker->wait().code, 0);
+}
+
+// In the middle of a run; the others end within seconds and say why.
+class RankDeaths : public RankProcesses {
+ protected:
+  void kill_one(int victim) {
+    const std::string spec = folder_.file("wide.yaml", spec_text(4, 4000));
+    std::vector<std::unique_ptr<Program>> all;
+    for (int rank = 0; rank < 4; ++rank) all.push_back(start(rank, 4, spec));
+    ASSERT_TRUE(wait_for_files(folder_ / "out/wide/points", 1, ".claim"));
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    const auto began = std::chrono::steady_clock::now();
+    all[static_cast<std::size_t>(victim)]->signal(SIGKILL);
+    for (int rank = 0; rank < 4; ++rank) {
+      const ProgramResult result = all[static_cast<std::size_t>(rank)]->wait();
+      if (rank == victim) continue;
+      SCOPED_TRACE("rank " + std::to_string(rank) + ": " + result.err);
+      EXPECT_EQ(result.code, 1);
+      EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1);
+      if (rank == 0) {
+        EXPECT_THAT(result.err, HasSubstr("servelab: error: rank 2 ("));
+      } else if (victim == 0) {
+        EXPECT_THAT(result.err, ContainsRegex("rank 0 at 127.0.0.1:.* ended"));
+      } else {
+        EXPECT_THAT(result.err, HasSubstr("rank 0 ended the run: rank 2 ("));
+      }
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  }
+};
+
+TEST_F(RankDeaths, AWorkersEndsAll) { kill_one(2); }
+TEST_F(RankDeaths, Rank0sEndsAll) { kill_one(0); }
+
+TEST_F(RankProcesses, ASignalToAWorkerStopsTheRun) {
+  const std::string spec = folder_.file("wide.yaml", spec_text(2, 40));
+  const auto worker = start(1, 2, spec);
+  const auto lead = start(0, 2, spec);
+  ASSERT_TRUE(wait_for_files(folder_ / "out/wide/points", 1, ".claim"));
+  worker->signal(SIGTERM);
+  const ProgramResult result = lead->wait();
+  EXPECT_EQ(result.code, 128 + SIGTERM);
+  EXPECT_THAT(result.err, HasSubstr("interrupted: finished points are kept"));
+  EXPECT_EQ(worker->wait().code, 128 + SIGTERM);
+}
+
+TEST_F(RankProcesses, WhatCannotBeAGroupIsOneLine) {
+  const std::string spec = folder_.file("wide.yaml", spec_text(2, 4));
+  const auto run = [&](std::map<std::string, std::string> variables,
+                       const std::vector<std::string>& more) {
+    std::vector<std::string> words = command(spec, "out", "0.5");
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = Program({SERVELAB_ON_HOST, std::move(variables)}, words).wait();
+    EXPECT_EQ(result.code, 2);
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(run({}, {"--ranks", "processes"}), HasSubstr("no launcher has started this process"));
+  EXPECT_THAT(run({{"RANK", "0"}}, {}), HasSubstr("half set: RANK is there and WORLD_SIZE is not"));
+  EXPECT_THAT(run(environment(0, 3), {}), HasSubstr("ranks 1, 2 of 3 did not come to 127.0.0.1:"));
+  EXPECT_THAT(run(environment(1, 2), {}),
+              HasSubstr("rank 1: rank 0 cannot be reached at 127.0.0.1:"));
+  EXPECT_THAT(run(environment(0, 2), {"--ranks", "processes", "--emit-jobs", "-"}),
+              HasSubstr("--ranks processes goes with points that are computed here"));
+}
+
+TEST_F(RankProcesses, AsManyProcessesAsRanksAreNeeded) {
+  const std::string spec = folder_.file("wide.yaml", spec_text(4, 4));
+  const auto worker = start(1, 2, spec);
+  const ProgramResult result = start(0, 2, spec)->wait();
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("ask for 4 ranks, and 2 processes were started"));
+  EXPECT_EQ(worker->wait().code, 2);
+}
+
+// A model that another rank reads differently is found before anything runs.
+TEST_F(RankProcesses, OtherModelsAreNoticed) {
+  const std::string spec = folder_.file("wide.yaml", spec_text(2, 4));
+  const auto worker = start(1, 2, spec);
+  // The worker has read its model when it tries to reach rank 0.
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  std::string changed = kModel;
+  changed.replace(changed.find("layers: 3"), 9, "layers: 4");
+  folder_.file("base/model/wide.yaml", changed);
+  const ProgramResult result = start(0, 2, spec)->wait();
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 1 ("), HasSubstr("read other models")));
+  const ProgramResult refused = worker->wait();
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("rank 1: rank 0 refused: rank 1 ("));
+}
+
+// Rank 0 of another build, as this program pretends to be.
+TEST_F(RankProcesses, AnotherBuildIsRefused) {
+  const std::string spec = folder_.file("wide.yaml", spec_text(2, 4));
+  const auto worker = start(1, 2, spec);
+  ranks::GroupSettings settings;
+  settings.at = {"127.0.0.1", port_};
+  settings.ranks = 2;
+  settings.identity = {"another build", ""};
+  std::string error;
+  try {
+    ranks::RankGroup group(settings);
+  } catch (const SpecError& problem) {
+    error = problem.what();
+  }
+  EXPECT_THAT(error, HasSubstr("is of another build of servelab"));
+  const ProgramResult result = worker->wait();
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("is of another build of servelab"));
+}
+
+}  // namespace
+}  // namespace servelab
