@@ -150,14 +150,11 @@ bench: build  ## kernels, engine steps and the serving core against the machine'
 fuzz: tools  ## fuzz the parsers of model and adapter files, FUZZ_SECONDS each (30)
 	BUILD='$(CURDIR)/build-fuzz' tests/fuzz/run.sh $(or $(FUZZ_SECONDS),30)
 
-# The suites of tests/specs run whole experiments: too slow under the sanitizers.
 sanitize: tools  ## unit and technique tests under ASan and UBSan, in build-sanitize
 	$(call configure,build-sanitize,-DSERVELAB_SANITIZE=ON -DCMAKE_BUILD_TYPE=Sanitize \
 	  -DCMAKE_CXX_FLAGS_SANITIZE="-O0 -g1")
 	@cmake --build build-sanitize -j $(JOBS) --target servelab_sanitized_tests
-	@slow=$$({ cat tests/specs/*_test.cc 2>/dev/null || true; } | \
-	  sed -nE 's/^TEST(_F|_P)?\(([A-Za-z0-9_]+),.*/\2.*:*\/\2.*/p' | sort -u | paste -sd ':' -); \
-	tests/run_shards.sh $(JOBS) "-$$slow" $$(ls build-sanitize/tests/servelab_tests \
+	@tests/run_shards.sh $(JOBS) $$(ls build-sanitize/tests/servelab_tests \
 	  build-sanitize/tests/*/servelab_{kernel,cuda_host,cuda_engine}_tests 2>/dev/null)
 
 FORMATTED = find engine kernels baselines tests -name '*.h' -o -name '*.cc' -o -name '*.cu' \
