@@ -1,4 +1,5 @@
 // What a replica writes into the run's record: the decision log, series, events and totals.
+#include <bit>
 #include <cstdio>
 
 #include "engine/serve/replica.h"
@@ -12,6 +13,7 @@ void Replica::log_plan(const StepPlan& plan) {
            static_cast<std::uint64_t>(plan.host_copy) << 20 |
            static_cast<std::uint64_t>(plan.kernel) << 24 |
            static_cast<std::uint64_t>(plan.merged) << 32);
+  if (plan.device_share != 1) hash.add(std::bit_cast<std::uint64_t>(plan.device_share));
   for (const RequestId id : plan.reject) hash.add(1ull << 60 | index(id));
   for (const Preemption& p : plan.preempt) {
     hash.add(2ull << 60 | static_cast<std::uint64_t>(p.mode) << 32 | index(p.request));
@@ -49,6 +51,10 @@ void Replica::log_plan_text(const StepPlan& plan) {
   }
   if (plan.exec == Exec::kUnmerged) out.append(":").append(name(plan.kernel));
   if (plan.host_copy != HostCopy::kFused) out.append(":").append(name(plan.host_copy));
+  if (plan.device_share != 1) {
+    std::snprintf(stamp, sizeof stamp, " share=%g", plan.device_share);
+    out += stamp;
+  }
   list("reject", plan.reject, plain);
   list("preempt", plan.preempt, [&](const Preemption& p) {
     return plain(p.request) + (p.mode == PreemptMode::kSwap ? "s" : "");

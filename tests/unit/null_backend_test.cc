@@ -96,6 +96,40 @@ TEST(NullBackend, EveryTechniqueRunsOnIt) {
   }
 }
 
+// A run whose steps all get this share of the device.
+RunRecord run_on_share(double share) {
+  Workload workload;
+  workload.requests.push_back({0, kBaseModel, ModelId{}, 4, 3, 3});
+  test::RunOptions options;
+  options.technique = "null";
+  options.engine.device_share = share;
+  options.record.decision_text = true;
+  VirtualTimeline timeline;
+  const auto backend = make_null_backend(&timeline, kEach, 1);
+  return test::run_on(workload, options, &timeline, backend.get());
+}
+
+TEST(NullBackend, TheDecisionLogTellsSharesOfTheDeviceApart) {
+  const RunRecord whole = run_on_share(1);
+  const RunRecord part = run_on_share(0.3);
+  EXPECT_NE(part.decision_hash.value(), whole.decision_hash.value());
+  EXPECT_NE(part.decision_hash.value(), run_on_share(0.4).decision_hash.value());
+  EXPECT_EQ(part.decision_hash.value(), run_on_share(0.3).decision_hash.value());
+  EXPECT_NE(part.decisions.find(" share=0.3 "), std::string::npos) << part.decisions;
+  EXPECT_EQ(whole.decisions.find("share"), std::string::npos);
+}
+
+TEST(Invariants, I7ShareOfTheDevice) {
+  for (const double share : {0.0, -0.5, 1.5}) {
+    try {
+      run_on_share(share);
+      FAIL() << "a share of " << share << " was accepted";
+    } catch (const InvariantError& error) {
+      EXPECT_NE(std::string(error.what()).find("I7"), std::string::npos) << error.what();
+    }
+  }
+}
+
 // Without a shortage the null technique keeps every step full, and nobody begins twice.
 TEST(NullTechnique, ServesInTheOrderOfArrivalInFullSteps) {
   Workload workload;

@@ -29,6 +29,11 @@ std::vector<LinearLayer> read_layers(WireReader* in) {
 WireWriter encode(const OpenRank& open) {
   WireWriter out;
   const DevicePlan& plan = open.plan;
+  // Names every field, so that a new one does not compile until it is sent, or left out here:
+  // device, cores and partitions are each rank's own.
+  [[maybe_unused]] const auto& [limits, type, device, ranks, targets, adapters, widest_rank, padded,
+                                adapter_bytes, whole_models, merges, graphs, host_lora,
+                                host_lora_threads, host_lora_cores, partitions] = plan;
   out.text(open.model);
   out.i64(plan.limits.kv_blocks);
   out.i32(plan.limits.block_tokens);
@@ -85,6 +90,9 @@ OpenRank decode_open(std::span<const std::byte> message) {
 
 WireWriter encode(const StepRequest& step) {
   WireWriter out;
+  // As above: a new field must be sent.
+  [[maybe_unused]] const auto& [exec, kernel, device_share, host_copy, may_replay] = step.mode;
+  [[maybe_unused]] const auto& [temperature, top_p, seed] = step.sampling;
   out.u8(static_cast<std::uint8_t>(step.mode.exec));
   out.u8(static_cast<std::uint8_t>(step.mode.kernel));
   out.f64(step.mode.device_share);
