@@ -17,6 +17,7 @@ from analysis.errors import EXPERIMENTS
 from analysis.report import cli, content, rendering
 from conftest import MAKERS, ROOT, Spec
 
+pytestmark = pytest.mark.xdist_group("report")  # one worker makes it for all
 HOSTILE = '<script>alert(1)</script><img src="http://evil/x.png" onerror="x()"> | `a` [b](c) \\ ]]>'
 SOURCES = [{"role": "arrivals", "name": "maf2", "origin": "azure/app_totals.csv",
             "sha256": "ab" * 32, "licence": "CC-BY 4.0"}]

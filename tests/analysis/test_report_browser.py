@@ -28,6 +28,7 @@ if ADDRESSES != resource.RLIM_INFINITY and ADDRESSES < 1 << 37:
 sync_api = pytest.importorskip("playwright.sync_api",
                                reason="no playwright: .ci/setup --only-python installs it")
 
+pytestmark = pytest.mark.xdist_group("report_browser")  # one worker makes the report for all
 SCREENS = {"phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True,
                      "has_touch": True, "device_scale_factor": 2},
            "wide": {"viewport": {"width": 1280, "height": 900}}}
