@@ -108,7 +108,7 @@ test: build  ## build, then every C++ and Python test
 figures/% conformance/%: export NAME = $*
 
 #! conformance/<technique>  ## run the suite that every technique must pass for one
-conformance/%: force
+conformance/%: python force
 	@$(SETUP) --no-python --tests
 	$(call configure,$(BUILD),2)
 	@cmake --build '$(BUILD)' -j $(JOBS) --target servelab servelab_conformance_tests
