@@ -114,8 +114,7 @@ awk '/^  / && NF == 3 { printf " %s", $1 } END { print "" }' "$log" | fold -sw 9
 
 timed 'git clone' on root "cd / && rm -rf '$tree' && $clone '$tree'"
 timed "make figures/$figure, set-up included" on root "make 'figures/$figure'"
-on root "ls results/${figure%/*}/*.png results/$figure/*.png 2>/dev/null | grep -q ." ||
-  fail 'no picture'
+on root "find results/$figure* -name '*.png' | grep -q ." || fail 'no picture'
 timed 'a technique of one'\''s own, compared, packed and verified (README)' \
   on root "$clone /tmp/clean && tests/readme_example.sh . /tmp/clean"
 sed -n '/^Over 3 seeds/,/^$/p' "$log"
