@@ -90,29 +90,33 @@ if [[ $cache == yes ]] && command -v ccache >/dev/null; then
   environment+=(CCACHE_DIR=/ccache)
 fi
 
-# A user who is not root, and has no sudo, is told every package that must be there.
-on root 'id newcomer >/dev/null 2>&1 || useradd --create-home newcomer'
 # The clone lies where this tree does, so that the compiler cache knows its files.
 git bundle create --quiet "$machine/tmp/servelab.bundle" HEAD
 clone='git clone --quiet -c advice.detachedHead=false /tmp/servelab.bundle'
-on root "cd / && rm -rf '$tree' && mkdir -p '$tree' && $clone '$tree' && chown -R newcomer '$tree'"
-if on newcomer "make 'figures/$figure'" >"$log" 2>&1; then
-  fail 'a user who can install nothing was told nothing'
-fi
-needs=$(sed -n "/^needs='/,/^'/p" "$tree/.ci/setup" | awk -F '|' '$4 ~ /must/ { print $1 }')
-for package in $needs; do
-  # shellcheck disable=SC2016
-  if on root "dpkg-query -W -f '\${Status}' '$package' 2>/dev/null" | grep -q 'ok installed'; then
-    continue
-  fi
-  grep -Fq "  $package " "$log" || { cat "$log"; fail "a user is not told of $package"; }
-  grep 'apt-get install' "$log" | sed 's/$/ /' | grep -Fq " $package " ||
-    { cat "$log"; fail "no command installs $package"; }
-done
-printf 'bare machine: a user without root is told the missing packages:\n'
-awk '/^  / && NF == 3 { printf " %s", $1 } END { print "" }' "$log" | fold -sw 96
+fresh_clone="cd / && rm -rf '$tree' && mkdir -p '$(dirname "$tree")' && $clone '$tree'"
 
-timed 'git clone' on root "cd / && rm -rf '$tree' && $clone '$tree'"
+# A user who is not root, and has no sudo, is told every package that must be there.
+missing=
+for package in $(sed -n "/^needs='/,/^'/p" .ci/setup | awk -F '|' '$4 ~ /must/ { print $1 }'); do
+  # shellcheck disable=SC2016
+  on root "dpkg-query -W -f '\${Status}' '$package' 2>/dev/null" | grep -q 'ok installed' ||
+    missing+=" $package"
+done
+if [[ -n $missing ]]; then
+  on root "id newcomer >/dev/null 2>&1 || useradd --create-home newcomer"
+  on root "$fresh_clone && chown -R newcomer '$tree'"
+  if on newcomer "make 'figures/$figure'" >"$log" 2>&1; then
+    fail 'a user who can install nothing was told nothing'
+  fi
+  for package in $missing; do
+    grep -Fq "  $package " "$log" || { cat "$log"; fail "a user is not told of $package"; }
+    grep 'apt-get install' "$log" | sed 's/$/ /' | grep -Fq " $package " ||
+      { cat "$log"; fail "no command installs $package"; }
+  done
+  printf 'bare machine: a user without root is told what is missing:%s\n' "$missing" | fold -sw 100
+fi
+
+timed 'git clone' on root "$fresh_clone"
 timed "make figures/$figure, set-up included" on root "make 'figures/$figure'"
 on root "find results/$figure* -name '*.png' | grep -q ." || fail 'no picture'
 timed 'a technique of one'\''s own, compared, packed and verified (README)' \
