@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from analysis import compute
+from analysis import compute, yaml_text
 from analysis.errors import EXPERIMENTS, shown
 
 COMPARE = ("near", "at-least", "at-most")
@@ -48,7 +48,7 @@ class Claim:
 def load_claims(path: Path = EXPERIMENTS / "claims.yaml") -> dict[str, Claim]:
     """Every claim by its id; raises ClaimsError."""
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = yaml_text.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ClaimsError(f"{shown(path)}: {' '.join(str(error).split())}") from None
     if not isinstance(entries, dict):
@@ -120,7 +120,7 @@ def expectations(experiments: Path = EXPERIMENTS) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted(experiments.glob("*/*.yaml")):
         try:
-            spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+            spec = yaml_text.parse(path.read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError):
             continue  # servelab check says what is wrong with it
         for name in (spec or {}).get("expect") or []:

@@ -14,7 +14,7 @@ from typing import Any, Callable
 import numpy as np
 import yaml
 
-from analysis import stats
+from analysis import stats, yaml_text
 from analysis.errors import ResultsError, command_for
 from analysis.metrics import DERIVED, with_slo
 from analysis.point import Point, as_text, open_h5
@@ -97,7 +97,7 @@ class Results:
     def spec(self) -> dict[str, Any]:
         """The spec as parsed YAML; empty when it was not recorded."""
         try:
-            parsed = yaml.safe_load(self.attributes.get("spec", ""))
+            parsed = yaml_text.parse(self.attributes.get("spec", ""))
         except yaml.YAMLError:
             raise self.error("the recorded spec is not YAML") from None
         return parsed if isinstance(parsed, dict) else {}

@@ -11,9 +11,10 @@ experiments/claims.yaml says what each paper claims and how the value is compute
     invalid          a point behind it is INVALID
     unsupported      these results cannot have the value
 
-The table goes to the terminal, that of all papers to results/verdicts.csv. A spec that has not run
-is listed only where the claim has no other results. Exit code 2: claims.yaml is wrong, or nothing
-can be written.
+The terminal shows how many verdicts of each kind a paper has, and which differ from those that
+results/verdicts.csv had before it is written anew; with --list or the name of a paper every verdict.
+A spec that has not run is judged only where the claim has no other results. Exit code 2: claims.yaml
+is wrong, or nothing can be written.
 """
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ import io
 import math
 import sys
 import textwrap
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,10 @@ from analysis.results import Results
 from analysis.stats import Estimate
 
 VERDICTS = ("reproduced", "same direction", "not reproduced", "open", "invalid", "unsupported")
+COLUMNS = ("claim", "paper", "figure", "spec", "backend", "sentence", "compare", "published",
+           "tolerance", "unit", "value", "low", "high", "seeds", "at", "verdict", "reason", "cause",
+           "experiment")
+CHANGES_SHOWN = 5
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
@@ -169,14 +175,17 @@ def counts_of(verdicts: list[Verdict]) -> dict[str, int]:
     return {name: sum(row.verdict == name for row in verdicts) for name in VERDICTS}
 
 
+def name_of(claim: str, spec: str) -> str:
+    """The claim, and the spec that judges it where that is not its own."""
+    return claim if claim.startswith(f"{spec}-") else f"{claim} ({spec.split('/')[-1]})"
+
+
 def table_of(verdicts: list[Verdict]) -> str:
     """A line for each verdict, its reason and the cause below it, and how many there are."""
     lines = [f"{'claim':32} {'ours, 95 % CI':24} {'n':>2}  {'published':>12}  verdict"]
     for row in verdicts:
         claim = row.claim
-        name = claim.id if claim.id.startswith(f"{row.spec_id}-") else (
-            f"{claim.id} ({row.spec_id.split('/')[-1]})")
-        lines.append(f"{name:32} {value_text(row.estimate):24} {row.estimate.n or '':>2}  "
+        lines.append(f"{name_of(claim.id, row.spec_id):32} {value_text(row.estimate):24} {row.estimate.n or '':>2}  "
                      f"{published_text(claim):>12}  {row.verdict}")
         for text in explanations(row):
             lines += textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="    ")
@@ -184,12 +193,58 @@ def table_of(verdicts: list[Verdict]) -> str:
     return "\n".join([*lines, "", f"{len(verdicts)} verdicts: {', '.join(counts)}"]) + "\n"
 
 
+def summary_of(verdicts: list[Verdict]) -> str:
+    """How many verdicts of each kind every paper has."""
+    papers = list(dict.fromkeys(row.claim.paper for row in verdicts))
+    lines = [" ".join([f"{'verdicts':12}", *(f"{name:>{len(name) + 1}}" for name in VERDICTS)])]
+    for paper in [*papers, "all"]:
+        counts = counts_of([row for row in verdicts if paper in (row.claim.paper, "all")])
+        lines.append(" ".join([f"{paper:12}", *(f"{count:>{len(name) + 1}}"
+                                               for name, count in counts.items())]))
+    return "\n".join(lines) + "\n"
+
+
+Judged = dict[tuple[str, str], str]  # by claim and spec, the verdict
+
+
+def judged_before(path: Path) -> Judged:
+    """What verdicts.csv says; raises ValueError with what is wrong with it."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, strict=True))
+    except FileNotFoundError:
+        raise ValueError("this is the first run") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise ValueError(f"{shown(path)} was damaged") from None
+    absent = [name for name in COLUMNS if not rows or name not in rows[0]]
+    if absent:
+        raise ValueError(f"{shown(path)} had no {'rows' if not rows else f'column {absent[0]}'}")
+    if any(None in row.values() or None in row or row["verdict"] not in VERDICTS for row in rows):
+        raise ValueError(f"{shown(path)} was damaged")
+    return {(row["claim"], row["spec"]): row["verdict"] for row in rows}
+
+
+def changes_of(before: Judged, verdicts: list[Verdict]) -> str:
+    """A line for each verdict that is another than before. Of many, how many changed in which way."""
+    after = {(row.claim.id, row.spec_id): row.verdict for row in verdicts}
+    changed = [(name_of(*key), f"{before.get(key, 'absent')} -> {after.get(key, 'absent')}")
+               for key in [*after, *(key for key in before if key not in after)]
+               if before.get(key) != after.get(key)]
+    if not changed:
+        return "Nothing changed since the last run.\n"
+    few = changed if len(changed) <= CHANGES_SHOWN + 1 else changed[:CHANGES_SHOWN]
+    lines = ["Changed since the last run:", *(f"  {name}: {how}" for name, how in few)]
+    more = Counter(how for _, how in changed[len(few):])
+    if more:
+        lines.append("  and " + ", ".join(f"{count} {how}" for how, count in more.most_common(4))
+                     + (f", {more.total()} in all" if len(more) > 4 else ""))
+    return "\n".join(lines) + "\n"
+
+
 def csv_of(verdicts: list[Verdict]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["claim", "paper", "figure", "spec", "backend", "sentence", "compare",
-                     "published", "tolerance", "unit", "value", "low", "high", "seeds", "at",
-                     "verdict", "reason", "cause", "experiment"])
+    writer.writerow(COLUMNS)
     for row in verdicts:
         claim, ours = row.claim, row.estimate
         writer.writerow([claim.id, claim.paper, claim.figure, row.spec_id, row.backend, claim.claim,
@@ -204,6 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.verdicts", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("papers", nargs="*", metavar="PAPER", help="such as dlora; default: all")
+    parser.add_argument("--list", action="store_true", help="every verdict, not how many there are")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR",
                         help="where the runs are (default: results)")
     parser.add_argument("--experiments", type=Path, default=EXPERIMENTS, metavar="DIR",
@@ -213,10 +269,19 @@ def main(arguments: list[str] | None = None) -> int:
         claims = load_claims(options.experiments / "claims.yaml")
         papers = papers_of(claims, options.papers)
         found = verdicts_of(claims, expectations(options.experiments), options.results)
-        print(table_of([row for row in found if row.claim.paper in papers]), flush=True)
+        listed = options.list or options.papers
+        print(table_of([row for row in found if row.claim.paper in papers]) if listed else
+              summary_of(found), flush=True)
+        path = options.results / "verdicts.csv"
+        try:
+            changes = changes_of(judged_before(path), found)
+        except ValueError as error:
+            changes = f"No verdicts to compare with: {error}.\n"
         options.results.mkdir(parents=True, exist_ok=True)
-        path = write(options.results / "verdicts.csv", csv_of(found))
-        print(f"Written: {shown(path)}", flush=True)
+        write(path, csv_of(found))
+        print(changes)
+        print(f"Each verdict: {shown(path)}, {shown(options.results / 'report.html')} (make report)",
+              flush=True)
     except ClaimsError as error:
         print(f"verdicts: {error}", file=sys.stderr)
         return 2

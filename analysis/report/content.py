@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from analysis import draw, verdicts
+from analysis import draw, verdicts, yaml_text
 from analysis.claim_file import Claim, ClaimsError, expectations, load_claims, papers_of
 from analysis.errors import ResultsError, command_for
 from analysis.report import origin, pictures
@@ -128,14 +128,16 @@ def natural(text: str) -> list:
 def report_of(root: Path, experiments: Path, papers: list[str]) -> Report:
     """What there is to say about these papers, all without any; raises ClaimsError."""
     claims = load_claims(experiments / "claims.yaml")
+    expected = expectations(experiments)
     return Report([_paper(paper, {name: claim for name, claim in claims.items()
-                                  if claim.paper == paper}, root, experiments)
+                                  if claim.paper == paper}, expected, root, experiments)
                    for paper in papers_of(claims, papers)])
 
 
-def _paper(paper: str, claims: dict[str, Claim], root: Path, experiments: Path) -> Paper:
+def _paper(paper: str, claims: dict[str, Claim], expected: dict[str, list[str]], root: Path,
+           experiments: Path) -> Paper:
     loaded: verdicts.Loaded = {}
-    rows = _rows(verdicts.verdicts_of(claims, expectations(experiments), root, loaded))
+    rows = _rows(verdicts.verdicts_of(claims, expected, root, loaded))
     specs = {path.relative_to(experiments).with_suffix("").as_posix()
              for path in (experiments / paper).glob("*.yaml")}
     specs |= {path.parent.relative_to(root).as_posix()
@@ -178,7 +180,7 @@ def _figure(spec_id: str, results: Results | ResultsError | None, root: Path,
 
 def _title(spec: str) -> str:
     try:
-        parsed = yaml.safe_load(spec)
+        parsed = yaml_text.parse(spec)
     except yaml.YAMLError:
         return ""
     return str(parsed.get("title", "")) if isinstance(parsed, dict) else ""

@@ -20,7 +20,7 @@ from conftest import MAKERS, Spec
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next((path for path in map(shutil.which, BROWSERS) if path), None)
 if BROWSER is None:
-    pytest.skip("no browser here: .ci/setup --tests installs chromium", allow_module_level=True)
+    pytest.skip("no browser here: .ci/setup --browser installs chromium", allow_module_level=True)
 ADDRESSES, _ = resource.getrlimit(resource.RLIMIT_AS)
 if ADDRESSES != resource.RLIM_INFINITY and ADDRESSES < 1 << 37:
     pytest.skip(f"a browser reserves more addresses than `ulimit -v` leaves here, "

@@ -18,6 +18,7 @@ HEADERS = ["hdf5.h", "yaml-cpp/yaml.h", "CLI/CLI.hpp", "fmt/core.h",
            "nlohmann/json.hpp", "gtest/gtest.h",
            "gmock/gmock.h", "benchmark/benchmark.h", "openssl/evp.h", "zlib.h",
            "sqlite3.h", "eigen3/Eigen/Core", "coin/CbcModel.hpp", "oneapi/dnnl/dnnl.hpp"]
+TEXTS = ("", ".cc", ".h", ".md", ".py", ".sh", ".txt")
 # A python3 that makes a .venv whose python accepts everything, as pip does when all goes well.
 PYTHON = """
 case "$*" in
@@ -279,6 +280,26 @@ def test_every_library_that_the_build_looks_for_is_listed():
     assert len(headers) == 2
     for header in headers:
         assert f"hdr:{header}" in script, header
+
+
+def test_every_flag_that_is_advised_exists():
+    pattern = r"(?:''|--[a-z-]+)"
+    accepted = {flag for patterns in re.findall(
+        rf"(?m)^ *({pattern}(?: *\| *{pattern})*)\)", (ROOT / ".ci/setup").read_text())
+                for flag in patterns.replace(" ", "").split("|")}
+    assert "--only-python" in accepted and "--what" not in accepted
+    files = [path for pattern in ("*", "data/*", ".ci/*", "engine/**/*", "analysis/**/*",
+                                  "tests/**/*", "results/README.md")
+             for path in ROOT.glob(pattern) if path.is_file() and path.suffix in TEXTS]
+    unknown, seen = [], set()
+    for path in files:
+        text = re.sub(r'"\s+f?"', "", path.read_text(encoding="utf-8"))  # texts over several lines
+        for flags in re.findall(r"\.ci/setup((?: +--[a-z-]+)+)", text):
+            seen |= set(flags.split())
+            unknown += [f"{path.relative_to(ROOT)}: .ci/setup {flag}" for flag in flags.split()
+                        if flag not in accepted]
+    assert {"--only-python", "--slurm", "--browser"} <= seen
+    assert not unknown
 
 
 def test_script_is_executable():

@@ -288,12 +288,69 @@ def test_the_command_prints_a_table_and_writes_a_csv(results_root, capsys):
 
 def test_absent_and_damaged_results_are_open(results_root, capsys):
     arguments = experiments(results_root, {"p/f-x": ENTRY}, ["p/f-x"])
-    assert verdicts.main(arguments) == 0
+    assert verdicts.main([*arguments, "--list"]) == 0
     assert "no results" in capsys.readouterr().out
     path = results_of(results_root).path
     path.write_bytes(path.read_bytes()[:100])
-    assert verdicts.main(arguments) == 0
+    assert verdicts.main([*arguments, "--list"]) == 0
     assert "1 open" in capsys.readouterr().out
+
+
+def lines_of(arguments: list[str], capsys) -> list[str]:
+    assert verdicts.main(arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_all_papers_are_counted_and_what_changed_is_said(results_root, capsys):
+    entries = {"p/f-good": ENTRY | {"published": 2.67}, "p/f-far": ENTRY | {"published": 9.0},
+               "q/g-later": ENTRY | {"figure": "q/g"}}
+    arguments = experiments(results_root, entries, ["p/f-good", "p/f-far"])
+    shown = lines_of(arguments, capsys)
+    assert [line.split() for line in shown[1:4]] == [
+        ["p", *"000200"], ["q", *"000100"], ["all", *"000300"]]
+    assert "No verdicts to compare with: this is the first run." in shown
+    assert "/verdicts.csv, " in shown[-1]
+    assert "report.html" in shown[-1] and not any("slower" in line for line in shown)
+    results_of(results_root)
+    shown = lines_of(arguments, capsys)
+    assert [line.split() for line in shown[1:4]] == [
+        ["p", *"110000"], ["q", *"000100"], ["all", *"110100"]]
+    said = shown.index("Changed since the last run:")
+    assert shown[said + 1:said + 4] == ["  p/f-good: open -> reproduced",
+                                        "  p/f-far: open -> same direction", ""]
+    assert "Nothing changed since the last run." in lines_of(arguments, capsys)
+    del entries["q/g-later"]
+    arguments = experiments(results_root, entries, ["p/f-good", "p/f-far"])
+    assert "  q/g-later: open -> absent" in lines_of([*arguments, "--list"], capsys)
+
+
+def test_many_changes_are_counted_and_the_whole_stays_short(results_root, capsys):
+    names = [f"p{paper}/f-{letter}" for paper in range(5) for letter in "abcdefgh"]
+    arguments = experiments(results_root, {name: ENTRY | {"figure": name[:4]} for name in names},
+                            [])
+    lines_of(arguments, capsys)
+    path = results_root / "verdicts.csv"
+    path.write_text(path.read_text().replace(",open,", ",reproduced,"))
+    shown = lines_of(arguments, capsys)
+    assert "  and 35 reproduced -> open" in shown and len(shown) < 20
+
+
+@pytest.mark.parametrize("damage, said", [
+    (lambda text: "", "had no rows"),
+    (lambda text: text[:len(text) - 30], "was damaged"),
+    (lambda text: text.replace("verdict", "outcome", 1), "had no column verdict"),
+    (lambda text: text.replace(",open,", ",splendid,"), "was damaged"),
+    (lambda text: text + '"', "was damaged"),
+])
+def test_earlier_verdicts_that_cannot_be_read_are_one_line(results_root, capsys, damage, said):
+    arguments = experiments(results_root, {"p/f-x": ENTRY}, ["p/f-x"])
+    whole = lines_of(arguments, capsys)
+    path = results_root / "verdicts.csv"
+    path.write_text(damage(path.read_text()))
+    shown = lines_of(arguments, capsys)
+    assert len(shown) == len(whole)
+    assert [line for line in shown if said in line and "No verdicts to compare with" in line]
+    assert "Nothing changed since the last run." in lines_of(arguments, capsys)
 
 
 @pytest.mark.parametrize("entry, part", [

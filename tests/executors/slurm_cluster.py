@@ -56,8 +56,7 @@ def why_not() -> str:
     """Why no Slurm can be started here; empty when one can."""
     missing = [name for name in PROGRAMS if find(name) is None]
     if missing:
-        return (f"Slurm is not installed: no {', '.join(missing)} (Debian: slurmctld, slurmd, "
-                "slurm-client, munge)")
+        return f"Slurm is not installed: no {', '.join(missing)}; .ci/setup --slurm installs it"
     if os.geteuid() != 0:
         return "slurmd needs root"
     return ""

@@ -33,7 +33,7 @@ const std::vector<Tool>& tools() {
        false,
        "make check-format",
        "apt-get install clang-format"},
-      {"clang", {"clang++"}, false, "make fuzz, and so .ci/run"},
+      {"clang", {"clang++"}, false, "make fuzz, and so .ci/run", ".ci/setup --fuzz"},
       {"nvcc",
        {"nvcc"},
        false,
@@ -92,7 +92,7 @@ Finding check_browser(const Machine& machine) {
   }
   return note("browser", "no chromium",
               "tests that look at the HTML report in a browser are skipped",
-              "apt-get install chromium");
+              ".ci/setup --browser");
 }
 
 }  // namespace
