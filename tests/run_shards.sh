@@ -63,9 +63,8 @@ if [[ -s $logs/reasons ]]; then
   done
 fi
 touch "$logs/counts" "$logs/times"
-sort -rn "$logs/times" | head -n "${SLOWEST:-3}" | while read -r ms program test; do
-  printf '%7d ms  %s: %s\n' "$ms" "$program" "$test"
-done
+sort -rn "$logs/times" | awk -v most="${SLOWEST:-3}" \
+  'NR <= most { printf "%7d ms  %s: %s\n", $1, $2, $3 }'
 awk '{ passed += $1; failed += $2; skipped += $3 }
   END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
         exit failed > 0 || passed == 0 }' "$logs/counts"

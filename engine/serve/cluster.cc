@@ -90,7 +90,7 @@ void Cluster::run() {
   timeline_->begin();
   post_next_look();
   Event event;
-  while (timeline_->next(&event)) {
+  while (!only_looks_left() && timeline_->next(&event)) {
     if (record_->options.keep_delivered) {
       record_->delivered.push_back(DeliveredEvent{event.at, event.kind, event.subject});
     }
@@ -195,6 +195,13 @@ void Cluster::post_next_look() {
   if (period_ <= 0 || look_posted_ || done_ == workload_.requests.size()) return;
   look_posted_ = true;
   timeline_->post(timeline_->now() + period_, EventKind::kRebalance, kLook);
+}
+
+// All requests are done, and what is posted would do nothing: in wall-clock time it would only be
+// waited for.
+bool Cluster::only_looks_left() const {
+  const std::size_t posted = (look_posted_ ? 1u : 0u) + (deciding_ ? 1u : 0u);
+  return done_ == workload_.requests.size() && dirty_.empty() && timeline_->idle(posted);
 }
 
 // Requests are left, and nothing will happen but what the cluster policy itself decides: a timer

@@ -60,6 +60,7 @@ class Cluster {
   void report_finished(ReplicaId replica);
   void post_next_look();
   bool stalled() const;
+  bool only_looks_left() const;
   void look_at_balance();
   void check_decision(const Rebalance& decision) const;
   void carry_out(const Rebalance& decision);

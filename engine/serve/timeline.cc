@@ -94,9 +94,9 @@ void RealTimeline::begin() {
   epoch_ns_ = std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
-bool RealTimeline::idle() const {
+bool RealTimeline::idle(std::size_t timers) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return heap_.empty() && inbox_.empty() && outstanding_ == 0;
+  return failure_ == nullptr && heap_.size() <= timers && inbox_.empty() && outstanding_ == 0;
 }
 
 void RealTimeline::post_now(EventKind kind, std::uint64_t subject) {

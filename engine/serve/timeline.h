@@ -4,6 +4,7 @@
 #define SERVELAB_SERVE_TIMELINE_H_
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -57,8 +58,8 @@ class Timeline {
   // True when another event stands at this very instant, so that a plan should wait for it.
   virtual bool more_now() const { return !heap_.empty() && heap_.front().at == now_; }
 
-  // True when nothing is posted and nothing outside can post any more.
-  virtual bool idle() const { return heap_.empty(); }
+  // True when no more than `timers` events are posted, and nothing outside can post or has failed.
+  virtual bool idle(std::size_t timers = 0) const { return heap_.size() <= timers; }
 
  protected:
   Event pop();
@@ -106,7 +107,7 @@ class RealTimeline final : public Timeline {
   void begin() override;
   TimeNs elapsed() const override { return wall(); }
   bool more_now() const override { return false; }  // stamps are never equal
-  bool idle() const override;
+  bool idle(std::size_t timers = 0) const override;
 
   // Any thread: the event happened at this moment.
   void post_now(EventKind kind, std::uint64_t subject);

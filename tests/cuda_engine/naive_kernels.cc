@@ -22,10 +22,26 @@ namespace {
 
 using host_device::enqueue;
 
+// Every half as a float.
+const std::vector<float> kHalves = [] {
+  std::vector<float> all;
+  for (int bits = 0; bits <= 0xffff; ++bits) {
+    all.push_back(to_float(F16{static_cast<std::uint16_t>(bits)}));
+  }
+  return all;
+}();
+
+// ref::load, inlined: most of these loops' time goes there.
+inline float load(DType type, const void* data, std::int64_t i) {
+  if (type == DType::kF32) return static_cast<const float*>(data)[i];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[i];
+  return type == DType::kBf16 ? to_float(Bf16{bits}) : kHalves[bits];
+}
+
 float rounded(DType type, float value) {
   float out = 0;
   ref::store(type, &out, 0, value);
-  return ref::load(type, &out, 0);
+  return load(type, &out, 0);
 }
 
 class NaiveDense final : public Dense {
@@ -34,17 +50,27 @@ class NaiveDense final : public Dense {
                        int k, DType y_type, void* y, std::int64_t ldy, bool add,
                        cudaStream_t stream) override {
     return enqueue(stream, [=] {
-      std::vector<float> row(static_cast<std::size_t>(k));
-      for (int i = 0; i < m; ++i) {
-        for (int c = 0; c < k; ++c)
-          row[static_cast<std::size_t>(c)] = ref::load(type, x, i * ldx + c);
-        for (int j = 0; j < n; ++j) {
-          float sum = 0;
-          for (int c = 0; c < k; ++c) {
-            sum += row[static_cast<std::size_t>(c)] * ref::load(type, w, std::int64_t{j} * k + c);
+      // Some rows at once beside a weight, which is loaded for all: every sum stays in k's order.
+      constexpr int kRows = 4;
+      std::vector<float> columns(static_cast<std::size_t>(k) * kRows);
+      for (int first = 0; first < m; first += kRows) {
+        const int rows = std::min(kRows, m - first);
+        for (int c = 0; c < k; ++c) {
+          for (int i = 0; i < rows; ++i) {
+            columns[static_cast<std::size_t>(c * kRows + i)] = load(type, x, (first + i) * ldx + c);
           }
-          const std::int64_t at = i * ldy + j;
-          ref::store(y_type, y, at, add ? ref::load(y_type, y, at) + sum : sum);
+        }
+        for (int j = 0; j < n; ++j) {
+          float sums[kRows] = {};
+          for (int c = 0; c < k; ++c) {
+            const float weight = load(type, w, std::int64_t{j} * k + c);
+            const float* const column = columns.data() + std::ptrdiff_t{c} * kRows;
+            for (int i = 0; i < kRows; ++i) sums[i] += column[i] * weight;
+          }
+          for (int i = 0; i < rows; ++i) {
+            const std::int64_t at = (first + i) * ldy + j;
+            ref::store(y_type, y, at, add ? load(y_type, y, at) + sums[i] : sums[i]);
+          }
         }
       }
     });
@@ -58,8 +84,8 @@ void lora_row(const LoraBatch& batch, const LoraPair& pair, const LoraTarget& ta
   for (int r = 0; r < pair.width; ++r) {
     float sum = 0;
     for (int c = 0; c < target.in; ++c) {
-      sum += ref::load(batch.type, x, x_at + c) *
-             ref::load(batch.type, pair.a, std::int64_t{r} * target.in + c);
+      sum +=
+          load(batch.type, x, x_at + c) * load(batch.type, pair.a, std::int64_t{r} * target.in + c);
     }
     t[static_cast<std::size_t>(r)] = sum;
   }
@@ -67,11 +93,10 @@ void lora_row(const LoraBatch& batch, const LoraPair& pair, const LoraTarget& ta
     float sum = 0;
     for (int r = 0; r < pair.width; ++r) {
       sum += t[static_cast<std::size_t>(r)] *
-             ref::load(batch.type, pair.b, std::int64_t{j} * pair.width + r);
+             load(batch.type, pair.b, std::int64_t{j} * pair.width + r);
     }
     const std::int64_t at = y_at + j;
-    ref::store(batch.y_type, target.y, at,
-               ref::load(batch.y_type, target.y, at) + pair.scale * sum);
+    ref::store(batch.y_type, target.y, at, load(batch.y_type, target.y, at) + pair.scale * sum);
   }
 }
 
@@ -108,8 +133,8 @@ void attend(const KvCache& cache, const AttentionBatch& batch, int heads, int se
     for (int p = 0; p <= last; ++p) {
       float score = 0;
       for (int i = 0; i < cache.head_dim; ++i) {
-        score += ref::load(cache.type, q, q_at + h * cache.head_dim + i) *
-                 ref::load(cache.type, cache.keys, at(p, h / group, i));
+        score += load(cache.type, q, q_at + h * cache.head_dim + i) *
+                 load(cache.type, cache.keys, at(p, h / group, i));
       }
       score /= std::sqrt(static_cast<float>(cache.head_dim));
       scores[static_cast<std::size_t>(p)] = score;
@@ -121,7 +146,7 @@ void attend(const KvCache& cache, const AttentionBatch& batch, int heads, int se
       float value = 0;
       for (int p = 0; p <= last; ++p) {
         value += scores[static_cast<std::size_t>(p)] *
-                 ref::load(cache.type, cache.values, at(p, h / group, i));
+                 load(cache.type, cache.values, at(p, h / group, i));
       }
       ref::store(cache.type, out, out_at + h * cache.head_dim + i, value / sum);
     }
@@ -164,11 +189,11 @@ cudaError_t lora_merge(DType type, const LoraPair& pair, int out_rows, int in, c
       for (int c = 0; c < in; ++c) {
         float sum = 0;
         for (int r = 0; r < pair.width; ++r) {
-          sum += ref::load(type, pair.b, std::int64_t{i} * pair.width + r) *
-                 ref::load(type, pair.a, std::int64_t{r} * in + c);
+          sum += load(type, pair.b, std::int64_t{i} * pair.width + r) *
+                 load(type, pair.a, std::int64_t{r} * in + c);
         }
         const std::int64_t at = std::int64_t{i} * in + c;
-        ref::store(type, out, at, ref::load(type, w, at) + pair.scale * sum);
+        ref::store(type, out, at, load(type, w, at) + pair.scale * sum);
       }
     }
   });
@@ -242,7 +267,7 @@ cudaError_t embed(DType type, const void* embedding, const std::int32_t* ids, in
     for (int i = 0; i < rows; ++i) {
       for (int c = 0; c < hidden; ++c) {
         x[std::int64_t{i} * hidden + c] =
-            ids[i] < 0 ? 0 : ref::load(type, embedding, std::int64_t{ids[i]} * hidden + c);
+            ids[i] < 0 ? 0 : load(type, embedding, std::int64_t{ids[i]} * hidden + c);
       }
     }
   });
@@ -275,14 +300,14 @@ cudaError_t rope_and_write_kv(const KvCache& cache, void* qkv, std::int64_t ld, 
       if (positions[row] < 0) continue;
       const std::int64_t first = row * ld;
       for (int c = 0; bias != nullptr && c < columns; ++c) {
-        ref::store(type, qkv, first + c, ref::load(type, qkv, first + c) + bias[c]);
+        ref::store(type, qkv, first + c, load(type, qkv, first + c) + bias[c]);
       }
       for (int h = 0; h < heads + cache.kv_heads; ++h) {
         for (int i = 0; i < d / 2; ++i) {
           const std::int64_t at = first + h * d + i;
           const std::int64_t angle = std::int64_t{positions[row]} * (d / 2) + i;
-          const float a = ref::load(type, qkv, at);
-          const float b = ref::load(type, qkv, at + d / 2);
+          const float a = load(type, qkv, at);
+          const float b = load(type, qkv, at + d / 2);
           ref::store(type, qkv, at, a * cos[angle] - b * sin[angle]);
           ref::store(type, qkv, at + d / 2, b * cos[angle] + a * sin[angle]);
         }
@@ -293,9 +318,9 @@ cudaError_t rope_and_write_kv(const KvCache& cache, void* qkv, std::int64_t ld, 
       for (int h = 0; h < cache.kv_heads; ++h) {
         const std::int64_t to = ((block * cache.kv_heads + h) * cache.block_tokens + offset) * d;
         for (int i = 0; i < d; ++i) {
-          ref::store(type, cache.keys, to + i, ref::load(type, qkv, first + (heads + h) * d + i));
+          ref::store(type, cache.keys, to + i, load(type, qkv, first + (heads + h) * d + i));
           ref::store(type, cache.values, to + i,
-                     ref::load(type, qkv, first + (heads + cache.kv_heads + h) * d + i));
+                     load(type, qkv, first + (heads + cache.kv_heads + h) * d + i));
         }
       }
     }
@@ -307,8 +332,8 @@ cudaError_t swiglu(DType type, const void* gate_up, int n, void* out, int rows,
   return enqueue(stream, [=] {
     for (int i = 0; i < rows; ++i) {
       for (int c = 0; c < n; ++c) {
-        const float gate = ref::load(type, gate_up, std::int64_t{i} * 2 * n + c);
-        const float up = ref::load(type, gate_up, std::int64_t{i} * 2 * n + n + c);
+        const float gate = load(type, gate_up, std::int64_t{i} * 2 * n + c);
+        const float up = load(type, gate_up, std::int64_t{i} * 2 * n + n + c);
         ref::store(type, out, std::int64_t{i} * n + c, gate / (1 + std::exp(-gate)) * up);
       }
     }

@@ -235,9 +235,9 @@ TEST_F(Executors, FailedPointIsTold) {
   EXPECT_FALSE(fs::is_empty(job + "/failed"));
 }
 
-// The whole matter: 20 moments of a sweep of 200 points, of runs and of tasks in turn.
+// The whole matter: 20 moments of a sweep of 60 points, of runs and of tasks in turn.
 TEST_F(Executors, KilledAt20RandomMomentsNothingIsLostOrDifferent) {
-  const std::string spec = this->spec(200, 20);
+  const std::string spec = this->spec(60, 100);
   const auto began = std::chrono::steady_clock::now();
   ASSERT_EQ(run_program(run(spec, "whole")).code, 0);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
@@ -246,7 +246,7 @@ TEST_F(Executors, KilledAt20RandomMomentsNothingIsLostOrDifferent) {
   for (int kill = 0; kill < 20; ++kill) {
     fs::remove_all(folder_ / "cut");
     const bool is_task = kill % 2 == 1;
-    const std::string job = is_task ? emit(spec, "cut", 100) : "";
+    const std::string job = is_task ? emit(spec, "cut", 30) : "";
     std::vector<std::unique_ptr<Program>> victims;
     if (is_task) {
       for (const char* task : {"0", "1"}) {
@@ -265,13 +265,13 @@ TEST_F(Executors, KilledAt20RandomMomentsNothingIsLostOrDifferent) {
     kept += before;
     const ProgramResult again = run_program(run(spec, "cut"));
     EXPECT_EQ(again.code, 0) << again.err;
-    EXPECT_THAT(again.out, HasSubstr(std::to_string(200 - before) + " run, " +
+    EXPECT_THAT(again.out, HasSubstr(std::to_string(60 - before) + " run, " +
                                      std::to_string(before) + " cached"));
     expect_equal("whole", "cut");
     if (HasFailure()) break;
   }
-  EXPECT_GT(kept, 200u);
-  EXPECT_LT(kept, 20u * 200u);
+  EXPECT_GT(kept, 60u);
+  EXPECT_LT(kept, 20u * 60u);
 }
 
 TEST_F(Executors, WhatDoesNotGoTogetherIsOneLine) {

@@ -120,6 +120,8 @@ void expect_serves_and_replays(const TestedEngine& engine, const std::string& te
   const RealRun run = run_real(engine, workload, options, how);
   EXPECT_EQ(violation(workload, run.record), "");
   EXPECT_GT(run.record.replicas.front().scheduling, 0);
+  // It ends with its last request, and does not wait for a timer.
+  EXPECT_EQ(run.record.delivered.back().at, run.record.end);
   const auto made = Registry<Technique>::instance().make(technique);
   EngineSettings settings;
   made->configure(&settings);

@@ -10,9 +10,9 @@
 namespace servelab {
 namespace {
 
-// Spins before giving the core away: about 50 us, more than a step's sequential parts take.
+// Spins before giving the core away: about 50 us, more than a step's sequential parts take. Twice
+// as many before sleeping.
 constexpr int kSpinsBeforeYield = 2000;
-constexpr int kSpinsBeforeSleep = 4000;
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -33,7 +33,10 @@ void pin_to(const std::vector<int>& cores, int member) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int size, std::vector<int> cores) : size_(size), cores_(std::move(cores)) {
+ThreadTeam::ThreadTeam(int size, std::vector<int> cores)
+    : size_(size),
+      spins_(static_cast<std::size_t>(size) <= usable_cores().size() ? kSpinsBeforeYield : 0),
+      cores_(std::move(cores)) {
   SL_CHECK(size >= 1, "a team has a member");
   for (int member = 1; member < size; ++member) {
     threads_.emplace_back([this, member] { serve(member); });
@@ -54,7 +57,7 @@ void ThreadTeam::serve(int member) {
   std::uint32_t seen = 0;
   for (;;) {
     for (int spins = 0; round_.load(std::memory_order_acquire) == seen; ++spins) {
-      if (spins < kSpinsBeforeSleep) {
+      if (spins < 2 * spins_) {
         relax();
       } else {
         round_.wait(seen, std::memory_order_acquire);
@@ -74,7 +77,7 @@ void ThreadTeam::run(const std::function<void(int)>& work) {
   round_.notify_all();
   work(0);
   for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
-    if (spins < kSpinsBeforeYield) {
+    if (spins < spins_) {
       relax();
     } else {
       std::this_thread::yield();
@@ -91,7 +94,7 @@ void ThreadTeam::barrier() {
     return;
   }
   for (int spins = 0; passed_.load(std::memory_order_acquire) == passed; ++spins) {
-    if (spins < kSpinsBeforeYield) {
+    if (spins < spins_) {
       relax();
     } else {
       std::this_thread::yield();

@@ -35,6 +35,7 @@ class ThreadTeam {
   void serve(int member);
 
   const int size_;
+  const int spins_;  // none where members share cores
   const std::vector<int> cores_;
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;

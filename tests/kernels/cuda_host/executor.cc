@@ -267,7 +267,8 @@ void Block::warp_operation(const char* name, void* arguments, WarpAction act, co
   if (meeting.arrived == 0) {
     meeting.first = current_;
   } else if (const Thread& first = *meeting.first;
-             !same_place(first.where, where) || std::strcmp(first.operation, name) != 0) {
+             !same_place(first.where, where) ||
+             (first.operation != name && std::strcmp(first.operation, name) != 0)) {
     std::string message = std::string("lanes of a warp part: one in ") + name + " at " +
                           place(where) + ", one in " + first.operation + " at " +
                           place(first.where);
