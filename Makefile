@@ -3,6 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SERVELAB_WERROR ?= OFF
 CMAKE_FLAGS ?=
+SETUP_FLAGS ?=
 
 # Traces and measured profiles: $SERVELAB_DATA, or the first of these folders that exists.
 ifndef SERVELAB_DATA
@@ -18,11 +19,20 @@ endif
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
+# What names files goes to commands through the environment, as it was typed: neither make nor a
+# shell takes a part of it for something to run.
+override FROM := $(value FROM)
+override OUT := $(value OUT)
+override BUNDLE := $(value BUNDLE)
+override PROFILE := $(value PROFILE)
+export FROM OUT BUNDLE PROFILE
+
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+SETUP := .ci/setup $(SETUP_FLAGS)
 PYTHON := .venv/bin/python
 SERVELAB := $(BUILD)/servelab
 ALL_SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims.yaml, \
@@ -40,19 +50,29 @@ ifneq ($(if $(FROM),,$(UNKNOWN)),)
   $(error no $(UNKNOWN:figures/%=experiments/%.yaml); known: $(KNOWN))
 endif
 
-# configure FOLDER,FLAGS: runs CMake when the folder is new or the flags changed. Ninja if it is
-# there and the folder was not made for another generator.
+# configure FOLDER,PARTS,FLAGS: runs CMake when the folder is new, has fewer parts or other flags.
+# Parts: 1, the program without CUDA; 2, with tests; 3, all that this machine can build. Ninja if it
+# is there and the folder was not made for another generator.
 define configure
-@flags='-DSERVELAB_WERROR=$(SERVELAB_WERROR) $(2) $(CMAKE_FLAGS)'; stamp='$(1)/.servelab-flags'; \
-if [ ! -f "$$stamp" ] || [ "$$(cat "$$stamp")" != "$$flags" ]; then \
+@stamp='$(1)/.servelab-flags'; before=; parts=$(2); \
+if [ -f "$$stamp" ]; then before=$$(<"$$stamp"); fi; \
+case $$before in [123]' '*) if [ "$${before%% *}" -gt $$parts ]; then parts=$${before%% *}; fi ;; esac; \
+case $$parts in \
+  1) flags='-DSERVELAB_CUDA=OFF -DSERVELAB_TESTS=OFF' ;; \
+  2) flags='-DSERVELAB_CUDA=OFF -DSERVELAB_TESTS=ON' ;; \
+  *) flags='-DSERVELAB_CUDA=AUTO -DSERVELAB_TESTS=ON' ;; \
+esac; \
+flags+=' -DSERVELAB_WERROR=$(SERVELAB_WERROR) $(3) $(CMAKE_FLAGS)'; \
+if [ "$$before" != "$$parts $$flags" ]; then \
   generator=; \
-  if [ ! -f '$(1)/CMakeCache.txt' ] && command -v ninja >/dev/null; then generator='-G Ninja'; fi; \
+  if [ ! -f '$(1)/CMakeCache.txt' ] && ninja --version >/dev/null 2>&1; then \
+    generator='-G Ninja'; fi; \
   eval "cmake -S . -B '$(1)' $$generator $$flags"; \
-  printf '%s\n' "$$flags" >"$$stamp"; \
+  printf '%s %s\n' "$$parts" "$$flags" >"$$stamp"; \
 fi
 endef
 
-.PHONY: help setup tools python build test figures report cpu-figures gpu-bundle gpu-check gpu-figures \
+.PHONY: help setup program python build test figures report cpu-figures gpu-bundle gpu-check gpu-figures \
         fuzz bench check-format sanitize smoke doctor clean force
 
 help:  ## list the verbs
@@ -63,34 +83,53 @@ help:  ## list the verbs
 	  'CMAKE_FLAGS=$(CMAKE_FLAGS) SERVELAB_DATA='"$${SERVELAB_DATA:-(none: embedded workloads)}"
 
 setup:  ## install what is missing and make the Python environment .venv
-	@.ci/setup
-
-tools:
-	@.ci/setup --no-python
+	@$(SETUP)
 
 python:
-	@.ci/setup --only-python
+	@$(SETUP) --only-python
 
-build: tools  ## configure once and build into $(BUILD)
-	$(call configure,$(BUILD),)
+program:
+	@$(SETUP) --no-python
+	$(call configure,$(BUILD),1)
+	@cmake --build '$(BUILD)' -j $(JOBS) --target servelab
+
+build:  ## build everything into $(BUILD): programs, tests and benchmarks, CUDA's where it is found
+	@$(SETUP) --no-python --tests
+	$(call configure,$(BUILD),3)
 	@cmake --build '$(BUILD)' -j $(JOBS)
 
-test: build setup  ## build, then every C++ and Python test
-	ctest --test-dir '$(BUILD)' -j $(JOBS) --output-on-failure --no-tests=error
+test: build  ## build, then every C++ and Python test
+	@$(SETUP) --only-python --tests
+	@ctest --test-dir '$(BUILD)' --output-on-failure -R '^(kernel_isa_symbols|cuda_kernel_resources)'
+	@tests/run_shards.sh $(JOBS) $$(ls '$(BUILD)'/tests/{,*/}servelab_*tests)
 	SERVELAB='$(SERVELAB)' $(PYTHON) -m pytest -q -rs -n $(JOBS) --dist loadgroup \
 	  tests/analysis tests/executors
 
+# The name in a goal, for commands, as FROM above.
+figures/% conformance/%: export NAME = $*
+
+#! conformance/<technique>  ## run the suite that every technique must pass for one
+conformance/%: python force
+	@$(SETUP) --no-python --tests
+	$(call configure,$(BUILD),2)
+	@cmake --build '$(BUILD)' -j $(JOBS) --target servelab servelab_conformance_tests
+	@'$(SERVELAB)' show "$$NAME" >/dev/null
+	'$(BUILD)/tests/servelab_conformance_tests' --gtest_brief=1 \
+	  --gtest_filter="Techniques/Conformance.*/$${NAME//-/_}"
+
 # FROM=archive: its figures, checked and drawn in OUT; nothing is built or run.
-FROM_OUT = $(or $(OUT),results/from/$(notdir $(patsubst %/,%,$(FROM:.tar.zst=))))
-draw_archive = $(PYTHON) -m analysis.archive verify '$(FROM)' --out '$(FROM_OUT)'
-ifdef FROM
+define draw_archive
+name="$${FROM%/}"; name="$${name##*/}"; \
+$(PYTHON) -m analysis.archive verify "--out=$${OUT:-results/from/$${name%.tar.zst}}"
+endef
+ifneq ($(FROM),)
 figures: python
-	$(draw_archive)
+	$(draw_archive) -- "$$FROM"
 
 figures/%: python force
-	$(draw_archive) --only '$*'
+	$(draw_archive) --only "$$NAME" -- "$$FROM"
 else
-figures: build setup  ## run what changed, draw, judge, report; FROM=archive: draw it
+figures: program python  ## run what changed, draw, judge, report; FROM=archive: draw it
 	@[ -n '$(SPECS)' ] || { echo 'figures: no specs under experiments/<paper>/' >&2; exit 1; }
 	$(SERVELAB) run $(SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(SPECS))
@@ -98,15 +137,15 @@ figures: build setup  ## run what changed, draw, judge, report; FROM=archive: dr
 	$(PYTHON) -m analysis.report
 
 #! figures/<paper>/<fig>  ## run and draw one, such as figures/dlora/fig10
-figures/%: build setup force
-	$(SERVELAB) run 'experiments/$*.yaml'
-	$(PYTHON) -m analysis.draw '$*'
+figures/%: program python force
+	$(SERVELAB) run "experiments/$$NAME.yaml"
+	$(PYTHON) -m analysis.draw "$$NAME"
 endif
 
 report: python  ## claims, verdicts and figures of what is in results, as results/report.html and .md
 	$(PYTHON) -m analysis.report
 
-cpu-figures: build setup  ## the figures measured on the CPU engine, in wall-clock time (about 30 minutes)
+cpu-figures: program python  ## the figures measured on the CPU engine, in wall-clock time (about 30 minutes)
 	$(SERVELAB) run $(CPU_SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(CPU_SPECS))
 
@@ -117,26 +156,29 @@ gpu-bundle: build  ## the CUDA programs and their libraries, to be carried to a 
 	tests/gpu/bundle.sh '$(BUILD)/gpu-bundle' $(addprefix $(BUILD)/,$(GPU_PROGRAMS))
 
 # BUNDLE=dir: the programs of a bundle, unpacked, in place of a build.
-need_out = @[ -n '$(OUT)' ] || { echo '$@: OUT=dir is missing: where results go' >&2; exit 2; }
-gpu_build = @[ -n '$(BUNDLE)' ] || ! command -v nvidia-smi >/dev/null || $(MAKE) build setup
+need_out = @[ -n "$$OUT" ] || { echo '$@: OUT=dir is missing: where results go' >&2; exit 2; }
+gpu_build = @[ -n "$$BUNDLE" ] || ! command -v nvidia-smi >/dev/null || $(MAKE) build python
 GPU_PYTHON = $(or $(wildcard $(PYTHON)),python3)
 gpu-check:  ## OUT=dir: test, benchmark and calibrate on this machine's GPU, in under 8 minutes
 	$(need_out)
 	$(gpu_build)
-	$(GPU_PYTHON) tests/gpu/check.py '$(OUT)' --binaries '$(or $(BUNDLE),$(BUILD))'
+	$(GPU_PYTHON) tests/gpu/check.py --binaries "$${BUNDLE:-$(BUILD)}" -- "$$OUT"
 
 gpu-figures:  ## OUT=dir: a slice of at most 7 minutes of the GPU figures; again until all are there
 	$(need_out)
 	$(gpu_build)
-	@export LD_LIBRARY_PATH='$(if $(BUNDLE),$(abspath $(BUNDLE))/lib:)'"$${LD_LIBRARY_PATH:-}"; \
-	'$(if $(BUNDLE),$(BUNDLE)/bin/servelab,$(SERVELAB))' run --time-limit 400 --out '$(OUT)' \
-	  $(if $(PROFILE),--profile '$(PROFILE)') $(GPU_SPECS)
+	@program='$(SERVELAB)'; \
+	if [ -n "$$BUNDLE" ]; then \
+	  program="$$BUNDLE/bin/servelab"; \
+	  LD_LIBRARY_PATH="$$(realpath "$$BUNDLE")/lib:$${LD_LIBRARY_PATH-}"; export LD_LIBRARY_PATH; \
+	fi; \
+	"$$program" run --time-limit 400 "--out=$$OUT" $${PROFILE:+"--profile=$$PROFILE"} $(GPU_SPECS)
 
-smoke: build  ## run the specs in experiments/smoke
+smoke: program  ## run the specs in experiments/smoke
 	@[ -n '$(SMOKE_SPECS)' ] || { echo 'smoke: no specs in experiments/smoke' >&2; exit 1; }
 	$(SERVELAB) run $(SMOKE_SPECS)
 
-doctor: build  ## what this machine lacks, what that costs, and what mends it
+doctor: program  ## what this machine lacks, what that costs, and what mends it
 	@'$(SERVELAB)' doctor
 
 bench: build  ## kernels, engine steps and the serving core against the machine's bounds
@@ -147,15 +189,19 @@ bench: build  ## kernels, engine steps and the serving core against the machine'
 	-'$(BUILD)/tests/servelab_engine_bench'
 	'$(BUILD)/tests/servelab_bench'
 
-fuzz: tools  ## fuzz the parsers of model and adapter files, FUZZ_SECONDS each (30)
+fuzz:  ## fuzz the parsers of model and adapter files, FUZZ_SECONDS each (30)
+	@$(SETUP) --no-python --fuzz
 	BUILD='$(CURDIR)/build-fuzz' tests/fuzz/run.sh $(or $(FUZZ_SECONDS),30)
 
-sanitize: tools  ## unit and technique tests under ASan and UBSan, in build-sanitize
-	$(call configure,build-sanitize,-DSERVELAB_SANITIZE=ON -DCMAKE_BUILD_TYPE=Sanitize \
-	  -DCMAKE_CXX_FLAGS_SANITIZE="-O0 -g1")
+# Clang, where it is there: it compiles such code in half of GCC's time, and tests/determinism.sh
+# then compares two compilers.
+sanitize:  ## unit and technique tests under ASan and UBSan, in build-sanitize
+	@$(SETUP) --no-python --tests --fuzz
+	$(call configure,build-sanitize,3,-DSERVELAB_SANITIZE=ON -DCMAKE_BUILD_TYPE=Sanitize \
+	  -DCMAKE_CXX_FLAGS_SANITIZE="-O0 -g1" \
+	  $$(command -v clang++ | sed s/^/-DCMAKE_CXX_COMPILER=/))
 	@cmake --build build-sanitize -j $(JOBS) --target servelab_sanitized_tests
-	@tests/run_shards.sh $(JOBS) $$(ls build-sanitize/tests/servelab_tests \
-	  build-sanitize/tests/*/servelab_{kernel,cuda_host,cuda_engine}_tests 2>/dev/null)
+	@tests/run_shards.sh $(JOBS) $$(ls build-sanitize/tests/{,*/}servelab_*tests)
 
 FORMATTED = find engine kernels baselines tests -name '*.h' -o -name '*.cc' -o -name '*.cu' \
               -o -name '*.cuh'

@@ -1,5 +1,9 @@
 #include "kernels/ops.h"
 
+#ifdef SERVELAB_HAVE_X86
+#include <cpuid.h>
+#endif
+
 #include <cstdlib>
 #include <string_view>
 
@@ -39,18 +43,31 @@ Isa choose_isa() {
   return Isa::kReference;
 }
 
+#ifdef SERVELAB_HAVE_X86
+// Older Clangs' __builtin_cpu_supports() knows neither; it does know whether the system keeps the
+// registers.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
+bool has_avx512_bf16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
+}
+#endif
+
 }  // namespace
 
 bool supported(Isa isa) {
   if (isa == Isa::kReference) return true;
 #ifdef SERVELAB_HAVE_X86
   if (isa == Isa::kAvx2) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   }
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512bf16");
+         has_avx512_bf16();
 #else
   return false;
 #endif

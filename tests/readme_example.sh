@@ -1,24 +1,32 @@
 #!/usr/bin/env bash
-# A newcomer's walk: types the README's "Add your technique in one file", as it stands there, in a
-# copy of the tree; then its "On a clean checkout" in another copy that was never built, to which
-# only the archive is brought. Checks what comes out at each station.
-# Usage: tests/readme_example.sh
+# A newcomer's walk: types the README's "Add your technique in one file", as it stands there, in one
+# checkout; then its "On a clean checkout" in another that was never built, to which only the archive
+# is brought. Checks what comes out at each station.
+# Usage: tests/readme_example.sh [CHECKOUT CLEAN]   (default: two copies of this tree)
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tree=$PWD
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 fail() { printf 'readme example: %s\n' "$*" >&2; exit 1; }
 
-# copy NAME: what git would check out, and this tree's .venv if it is current: making it anew is
+# copy FOLDER: what git would check out, and this tree's .venv if it is current: making it anew is
 # setup's own test.
 copy() {
-  mkdir "$work/$1"
+  mkdir "$1"
   git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - |
-    tar -xf - -C "$work/$1"
-  if [[ -d $tree/.venv ]]; then ln -s "$(readlink -f "$tree/.venv")" "$work/$1/.venv"; fi
+    tar -xf - -C "$1"
+  if [[ -d $tree/.venv ]]; then ln -s "$(readlink -f "$tree/.venv")" "$1/.venv"; fi
 }
+
+if (($# == 2)); then
+  built=$(realpath "$1") clean=$(realpath "$2")
+else
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  built=$work/built clean=$work/clean
+  copy "$built"
+  copy "$clean"
+fi
 
 # type_section HEADING LOG: runs the shell blocks below a heading, up to the next one.
 type_section() {
@@ -28,13 +36,9 @@ type_section() {
   bash -euo pipefail typed.sh >"$2" 2>&1 || { tail -n 60 "$2"; fail "'$1' ended with an error"; }
 }
 
-# The walk has no GPU; the rest of the build is the tree's own.
-export CMAKE_FLAGS="${CMAKE_FLAGS-} -DSERVELAB_CUDA=OFF"
-
-copy built
-cd "$work/built"
+cd "$built"
 type_section '## Add your technique in one file' built.log
-changes=$(diff "$tree/baselines/template.cc" baselines/shortest_prompt.cc | grep -c '^[<>]' || true)
+changes=$(diff baselines/template.cc baselines/shortest_prompt.cc | grep -c '^[<>]' || true)
 ((changes > 0)) || fail "the technique is the template"
 grep -q 'shortest-prompt' <(build/servelab list) || fail "the technique is not listed"
 grep -q '\[  PASSED  \] [1-9]' built.log || { tail -n 30 built.log; fail "no conformance test ran"; }
@@ -48,11 +52,8 @@ for file in compare.html compare.csv runs/collected.h5; do
   [[ -s $out/$file ]] || fail "no $out/$file"
 done
 
-cd "$tree"
-copy clean
-mv "$work/built/mine.tar.zst" "$work/clean/"
-rm -rf "$work/built"
-cd "$work/clean"
+mv mine.tar.zst "$clean/"
+cd "$clean"
 type_section '### On a clean checkout' clean.log
 [[ ! -e build ]] || fail "verifying an archive built something"
 grep -q 'mine.tar.zst: whole' clean.log || { cat clean.log; fail "the archive is not whole"; }

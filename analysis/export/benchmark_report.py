@@ -1,9 +1,9 @@
 """A point as llm-d's Benchmark Report, revision 0.2.1 of the line 0.2. The schema is that of the
 package llmd-benchmark-report 0.2.1, against whose models tests/analysis checks what is written.
 
-Definitions are servelab's own (README, Metrics): latencies of finished requests in seconds, linear
-percentiles, deviations of the population. A report has moments, a run in virtual time has none: its
-stamps count from the Unix epoch, and so do those of every time series.
+Definitions are servelab's own (results/README.md, Metrics): latencies of finished requests in
+seconds, linear percentiles, deviations of the population. A report has moments, a run in virtual
+time has none: its stamps count from the Unix epoch, and so do those of every time series.
 """
 from __future__ import annotations
 

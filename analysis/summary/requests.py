@@ -1,4 +1,4 @@
-"""A run's requests as arrays: the symbols of the README's definitions."""
+"""A run's requests as arrays: the symbols of results/README.md's definitions."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

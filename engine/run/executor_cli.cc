@@ -1,5 +1,6 @@
 #include "engine/run/executor_cli.h"
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -3,10 +3,13 @@
 #ifndef SERVELAB_RUN_EXECUTOR_CLI_H_
 #define SERVELAB_RUN_EXECUTOR_CLI_H_
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "engine/run/executor.h"
+
+namespace CLI {
+class App;
+}
 
 namespace servelab {
 

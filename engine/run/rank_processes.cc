@@ -1,5 +1,6 @@
 #include "engine/run/rank_processes.h"
 
+#include <CLI/CLI.hpp>
 #include <unistd.h>
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 #ifndef SERVELAB_RUN_RANK_PROCESSES_H_
 #define SERVELAB_RUN_RANK_PROCESSES_H_
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <functional>
 #include <string>
@@ -12,6 +11,10 @@
 #include "engine/backend/ranks/rank_group.h"
 #include "engine/model/model_config.h"
 #include "engine/run/spec.h"
+
+namespace CLI {
+class App;
+}
 
 namespace servelab {
 

@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t block = blockIdx.y;
   const std::int64_t array = blockIdx.z;
   char* const pool = static_cast<char*>(arrays[array]);
-  char* const own = packed + (array * gridDim.y + block) * block_bytes;
+  char* const own =
+      move == Move::kWithin ? nullptr : packed + (array * gridDim.y + block) * block_bytes;
   const char* const source = move == Move::kScatter ? own : pool + from[block] * block_bytes;
   char* const target = move == Move::kGather ? own : pool + to[block] * block_bytes;
   const std::int64_t stride = std::int64_t{gridDim.x} * kThreads * kBytes;

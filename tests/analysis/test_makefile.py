@@ -2,16 +2,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def make(*arguments: str, folder: Path = ROOT,
+         **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("MAKE") and name != "SERVELAB_DATA"}
-    return subprocess.run(["make", *arguments], cwd=ROOT, env={**environment, **variables},
+    return subprocess.run(["make", *arguments], cwd=folder, env={**environment, **variables},
                           text=True, capture_output=True, timeout=60)
 
 
@@ -20,17 +24,87 @@ def test_help_is_the_default_and_lists_every_verb():
     assert shown.returncode == 0 and shown.stdout == make("help").stdout
     listed = {line.split()[1] for line in shown.stdout.splitlines() if line.startswith("  make ")}
     assert listed == {"help", "setup", "build", "test", "figures", "figures/<paper>/<fig>",
-                      "report",
+                      "conformance/<technique>", "report",
                       "cpu-figures", "gpu-bundle", "gpu-check", "gpu-figures", "fuzz", "smoke",
                       "bench", "sanitize", "check-format", "doctor", "clean"}
 
 
-def test_figures_from_an_archive_need_neither_build_nor_run():
-    for goal in ("figures", "figures/dlora/fig99"):
-        shown = make("--dry-run", goal, "FROM=some/x.tar.zst").stdout
-        assert ".ci/setup --only-python" in shown and "cmake" not in shown
-        assert "servelab run" not in shown
-        assert "verify 'some/x.tar.zst' --out 'results/from/x'" in shown
+# Names of files that a shell or make would run a part of.
+HOSTILE = ["a'||touch X;'.tar.zst", "$(touch X).tar.zst", "`touch X`.tar.zst", "$(shell touch X).tar.zst",
+           'a";touch X;".tar.zst', "a b.tar.zst", "a\ntouch X\n.tar.zst", "-x.tar.zst", "$$X.tar.zst"]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A checkout of the Makefile alone, whose commands write down what they are given."""
+    note = "#!/bin/bash\nprintf '%s\\0' \"$0\" \"$@\" >>calls\nprintf '\\n' >>calls\n"
+    for name in (".ci/setup", ".venv/bin/python", "build/servelab", "bundle's/bin/servelab"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(note)
+        path.chmod(0o755)
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    return tmp_path
+
+
+def calls(tree: Path, *goals: str) -> list[list[str]]:
+    done = make(*goals, folder=tree)
+    assert done.returncode == 0, done.stderr
+    assert not (tree / "X").exists(), goals
+    return [call.split("\0") for call in (tree / "calls").read_text().split("\0\n")[:-1]]
+
+
+def test_figures_from_an_archive_need_neither_build_nor_run(tree):
+    assert calls(tree, "figures", "FROM=some/x.tar.zst") == [
+        [".ci/setup", "--only-python"],
+        [".venv/bin/python", "-m", "analysis.archive", "verify", "--out=results/from/x", "--",
+         "some/x.tar.zst"]]
+    assert calls(tree, "figures/dlora/fig99", "FROM=folder/", "OUT=here")[-1][4:] == [
+        "--out=here", "--only", "dlora/fig99", "--", "folder/"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_file_name_is_never_run(tree, name):
+    given = calls(tree, "figures", f"FROM={name}")[-1]
+    assert given[-1] == name
+    assert given[4] == f"--out=results/from/{name.removesuffix('.tar.zst')}"
+    given = calls(tree, "figures/a", f"FROM={name}", f"OUT={name}")[-1]
+    assert given[4] == f"--out={name}" and given[-1] == name
+    given = calls(tree, "gpu-figures", f"OUT={name}", f"PROFILE={name}", "BUNDLE=bundle's")[-1]
+    assert given[0] == "bundle's/bin/servelab"
+    assert f"--out={name}" in given and f"--profile={name}" in given
+    given = calls(tree, "gpu-check", f"OUT={name}", f"BUNDLE={name}")[-1]
+    assert given[-1] == name and given[given.index("--binaries") + 1] == name
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_figure_s_name_is_never_run(tree, name):
+    if "\n" in name or "=" in name:
+        pytest.skip("not a goal that make can be given")
+    assert calls(tree, f"figures/{name}", "FROM=x")[-1][6] == name
+
+
+def test_parts_of_a_build_are_added_and_never_taken_away(tree):
+    cmake = tree / "bin/cmake"
+    cmake.parent.mkdir()
+    cmake.write_text("#!/bin/bash\n[[ $1 != --build ]] || exit 0\nmkdir -p build\n"
+                     "printf '%s\\n' \"$*\" >>configured\n")
+    cmake.chmod(0o755)
+    (tree / "build/tests").mkdir()
+    for name in ("servelab_conformance_tests",):
+        shutil.copy(tree / "build/servelab", tree / "build/tests" / name)
+    seen = []
+    for goal in ("program", "doctor", "conformance/dlora", "program", "build", "conformance/dlora",
+                 "program"):
+        done = make(goal, folder=tree, PATH=f"{cmake.parent}:{os.environ['PATH']}")
+        assert done.returncode == 0, done.stderr
+        log = tree / "configured"
+        seen.append(log.read_text() if log.exists() else "")
+        log.unlink(missing_ok=True)
+    cuda = ["ON" if "CUDA=AUTO" in text else "OFF" if "CUDA=OFF" in text else "" for text in seen]
+    tests = ["ON" if "TESTS=ON" in text else "OFF" if "TESTS=OFF" in text else "" for text in seen]
+    assert cuda == ["OFF", "", "OFF", "", "ON", "", ""]
+    assert tests == ["OFF", "", "ON", "", "ON", "", ""]
 
 
 def test_unknown_figure_names_the_known_ones_before_building():
@@ -48,8 +122,8 @@ def test_every_unknown_figure_is_named():
 def test_smoke_specs_can_be_drawn():
     shown = make("--dry-run", "figures/smoke/dlora")
     assert shown.returncode == 0, shown.stderr
-    assert "build/servelab run 'experiments/smoke/dlora.yaml'" in shown.stdout
-    assert "analysis.draw 'smoke/dlora'" in shown.stdout
+    assert 'build/servelab run "experiments/$NAME.yaml"' in shown.stdout
+    assert 'analysis.draw "$NAME"' in shown.stdout
 
 
 def test_figures_runs_papers_specs_and_neither_base_nor_smoke():

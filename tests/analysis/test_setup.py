@@ -39,6 +39,8 @@ class Machine:
             path.mkdir(parents=True)
         shutil.copy(ROOT / ".ci/setup", self.root / ".ci/setup")
         (self.root / "analysis/requirements.txt").write_text("numpy==2.2.6\n")
+        (self.root / "tests").mkdir()
+        (self.root / "tests/requirements.txt").write_text("pytest==8.3.5\n")
         for name in REAL:
             (self.bin / name).symlink_to(str(shutil.which(name)))
         self.stub("id", "echo 1000")
@@ -137,9 +139,17 @@ def test_found_with_pkg_config_and_conda(machine):
 def test_optional_things_do_not_stop(machine):
     machine.with_python().with_tools().with_headers("benchmark/benchmark.h")
     (machine.bin / "ninja").unlink()
-    done = machine.setup()
+    done = machine.setup("--tests")
     assert done.returncode == 0, done.stderr
     assert "going on without: ninja-build libbenchmark-dev" in done.stdout
+
+
+def test_only_what_is_needed(machine):
+    machine.with_python().with_tools().with_headers("oneapi/dnnl/dnnl.hpp", "fmt/core.h").with_apt()
+    (machine.bin / "ninja").unlink()
+    machine.stub("id", "echo 0")
+    assert machine.setup("--needed", "--all").returncode == 0
+    assert machine.calls("apt-get")[1].endswith("install -y --no-install-recommends libfmt-dev")
 
 
 def test_root_installs_only_what_is_missing_once(machine):
@@ -162,11 +172,11 @@ def test_sudo_is_used_when_not_root(machine):
 
 
 def test_sudo_is_not_asked_for_optional_things(machine):
-    machine.with_python().with_tools().with_headers("benchmark/benchmark.h").with_apt()
+    machine.with_python().with_tools().with_headers("oneapi/dnnl/dnnl.hpp").with_apt()
     machine.stub("sudo", 'shift; exec "$@"')
     done = machine.setup()
     assert done.returncode == 0 and not machine.calls("sudo")
-    assert "going on without: libbenchmark-dev" in done.stdout
+    assert "going on without: libdnnl-dev" in done.stdout
 
 
 def test_failed_apt_gives_the_table(machine):
@@ -183,20 +193,43 @@ def test_no_python_argument_leaves_the_environment_alone(machine):
     assert "unknown argument '--what'" in machine.setup("--what").stderr
 
 
-def test_what_only_tests_need_is_installed_only_when_asked_for(machine):
-    machine.with_python().with_tools().with_headers().with_apt()
+def test_what_not_everybody_needs_is_installed_when_it_is_asked_for(machine):
+    machine.with_python().with_tools().with_headers("gtest/gtest.h", "gmock/gmock.h").with_apt()
+    (machine.bin / "clang++").unlink()
     machine.stub("id", "echo 0")
     assert machine.setup().returncode == 0 and not machine.calls("apt-get")
-    assert machine.setup("--tests").returncode == 0
-    assert machine.calls("apt-get")[1].endswith(" slurmctld slurmd slurm-client munge chromium")
+    assert machine.setup("--all").returncode == 0
+    assert machine.calls("apt-get")[1].endswith(
+        " libgtest-dev libgmock-dev clang libclang-rt-dev slurmctld slurmd slurm-client munge chromium debootstrap")
+
+
+def test_each_flag_adds_its_group(machine):
+    machine.with_python().with_tools().with_headers()
+    done = machine.setup("--no-python", "--slurm", "--browser")
+    assert "going on without: slurmctld slurmd slurm-client munge chromium\n" in done.stdout
+    assert not (machine.root / ".venv").exists()
+    (machine.prefix / "include/gmock/gmock.h").unlink()
+    assert machine.setup("--no-python").returncode == 0
+    done = machine.setup("--no-python", "--tests")
+    assert done.returncode == 1 and "libgmock-dev" in done.stderr
 
 
 def test_a_package_that_apt_does_not_know_stops_no_other(machine):
     machine.with_python().with_tools().with_headers().with_apt()
     machine.stub("id", "echo 0")
     machine.stub("apt-cache", 'case "$*" in *chromium*) exit 100 ;; esac')
-    assert machine.setup("--tests").returncode == 0
+    assert machine.setup("--slurm", "--browser").returncode == 0
     assert machine.calls("apt-get")[1].endswith(" slurmctld slurmd slurm-client munge")
+
+
+def test_packages_of_tests_come_on_top(machine):
+    machine.with_python().with_tools().with_headers()
+    assert "tests/requirements.txt" not in machine.setup().stdout
+    (machine.root / ".venv/made").unlink()
+    assert machine.setup("--tests").stdout == (
+        "setup: installing tests/requirements.txt into .venv\n")
+    assert machine.setup("--tests").stdout == "" == machine.setup().stdout
+    assert not (machine.root / ".venv/made").exists(), "the environment was made anew"
 
 
 def test_a_linked_environment_is_left_alone(machine):
@@ -234,14 +267,19 @@ def test_quick_when_nothing_is_missing(machine):
 
 
 def test_every_library_that_the_build_looks_for_is_listed():
-    build = (ROOT / "CMakeLists.txt").read_text() + (ROOT / "tests/CMakeLists.txt").read_text()
+    build = "".join(path.read_text() for path in (ROOT / "CMakeLists.txt", *(
+        ROOT / folder for folder in ("tests/CMakeLists.txt", "kernels/CMakeLists.txt"))))
     script = (ROOT / ".ci/setup").read_text().lower()
     named = {"nlohmann_json": "nlohmann-json3-dev", "openssl": "libssl-dev", "zlib": "zlib1g-dev",
-             "threads": "", "cudatoolkit": ""}
+             "threads": "", "cudatoolkit": "", "openmp": "g++"}
     for line in build.splitlines():
         if line.strip().startswith("find_package("):
             library = line.split("(")[1].split()[0].rstrip(")").lower()
             assert named.get(library, f"lib{library}") in script, library
+    headers = re.findall(r"HEADER ([^\s;]+)\n", build)
+    assert len(headers) == 2
+    for header in headers:
+        assert f"hdr:{header}" in script, header
 
 
 def test_every_flag_that_is_advised_exists():

@@ -1,4 +1,4 @@
-"""Our own: the definitions of the README, as engine/record/summary.cc computes /summary."""
+"""Our own: the definitions of results/README.md, as engine/record/summary.cc computes /summary."""
 from __future__ import annotations
 
 import numpy as np
@@ -7,7 +7,7 @@ from analysis.summary.dialects._rows import NAN, NOT_RECORDED, Row, ratio
 from analysis.summary.requests import REJECTED, UNFINISHED, Requests
 from analysis.summary.windows import Part
 
-TITLE = "servelab (README, Metrics)"
+TITLE = "servelab (results/README.md, Metrics)"
 PERCENTILES = (50, 90, 95, 99)
 
 

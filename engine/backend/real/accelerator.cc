@@ -7,7 +7,7 @@ std::unique_ptr<Accelerator> find_accelerator(const std::string& name) {
     return Registry<Accelerator>::instance().make(name);
   }
   throw SpecError("backend '" + name +
-                  "': this servelab was built without the CUDA Toolkit; build it where the toolkit "
+                  "': this servelab was built without CUDA; run make build where the CUDA Toolkit "
                   "is installed, or use backend: twin or backend: cpu");
 }
 

@@ -38,8 +38,7 @@ Finding check_cuda(const Subject& subject) {
   const bool has_nvcc = !subject.machine.find_program("nvcc", kCudaFolder).empty();
   return note("cuda", "not compiled in",
               "`backend: cuda` and its figures; all others are as with it",
-              has_nvcc ? "make build CMAKE_FLAGS=-DSERVELAB_CUDA=ON"
-                       : "install the CUDA Toolkit (nvcc), then make build");
+              has_nvcc ? "make build" : "install the CUDA Toolkit (nvcc), then make build");
 }
 
 // Whether the program depends on a file of the tree.

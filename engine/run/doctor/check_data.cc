@@ -118,7 +118,7 @@ Findings check_content(const std::string& data) {
   }
   if (!other.empty()) {
     findings.push_back(
-        note("sums", "other bytes than those of the README's figures: " + listed(other, kMostSpecs),
+        note("sums", "other bytes than those of the kept figures: " + listed(other, kMostSpecs),
              "figures differ where the rows do (another compression is harmless)"));
   } else {
     findings.push_back(ok("sums", fmt::format("{} tables are readable; {} have no known checksum",

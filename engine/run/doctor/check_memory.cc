@@ -12,7 +12,7 @@
 namespace servelab::doctor {
 namespace {
 
-// A run of a million requests to 40,000 adapters on 60 replicas (README, "Speed").
+// A run of a million requests to 40,000 adapters on 60 replicas (tests/bench/README.md).
 constexpr Bytes kMillionRequests = 430 * kMiB;
 // Of the CPU engine, beside weights and KV cache: the program, activations, scratch space.
 constexpr Bytes kEngineItself = 128 * kMiB;

@@ -67,7 +67,7 @@ Findings check_python(const Subject& subject) {
                                    "packages are missing, or figures look different", kMend));
   std::vector<std::string> command = {python,       "-I",    "-c",   kLook,
                                       requirements, "numpy", "h5py", "matplotlib"};
-  if (subject.full) command.insert(command.end(), {"scipy.stats", "matplotlib.pyplot", "rdflib"});
+  if (subject.full) command.insert(command.end(), {"scipy.stats", "matplotlib.pyplot"});
   const Output output = machine.run(command, milliseconds(subject.full ? 60000 : 3000));
   std::vector<std::string> lines;
   std::string rest = output.text;

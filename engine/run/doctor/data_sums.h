@@ -1,4 +1,4 @@
-// SHA-256 of the tables that the embedded statistics were fitted to and the README's figures drawn
+// SHA-256 of the tables that the embedded statistics were fitted to and the READMEs' figures drawn
 // from.
 #ifndef SERVELAB_RUN_DOCTOR_DATA_SUMS_H_
 #define SERVELAB_RUN_DOCTOR_DATA_SUMS_H_

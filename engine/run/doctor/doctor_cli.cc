@@ -1,5 +1,6 @@
 #include "engine/run/doctor/doctor_cli.h"
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <filesystem>

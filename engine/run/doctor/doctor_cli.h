@@ -2,8 +2,11 @@
 #ifndef SERVELAB_RUN_DOCTOR_DOCTOR_CLI_H_
 #define SERVELAB_RUN_DOCTOR_DOCTOR_CLI_H_
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace servelab {
 

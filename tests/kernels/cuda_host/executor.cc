@@ -41,7 +41,7 @@ struct Thread {
   uint3 index = {};
   int number = 0;
   State state = State::kReady;
-  std::source_location where;
+  Where where;
   const char* operation = "";
   void* arguments = nullptr;
   std::vector<PendingCopy> open_copies;
@@ -56,19 +56,17 @@ struct WarpMeeting {
 struct Barrier {
   int arrived = 0;
   int expected = 0;
-  std::source_location where;
+  Where where;
 };
 
-bool same_place(const std::source_location& a, const std::source_location& b) {
-  return a.line() == b.line() &&
-         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+bool same_place(const Where& a, const Where& b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
-std::string place(const std::source_location& where) {
-  const std::string file = where.file_name();
+std::string place(const Where& where) {
+  const std::string file = where.file;
   const std::size_t slash = file.rfind('/');
-  return file.substr(slash == std::string::npos ? 0 : slash + 1) + ":" +
-         std::to_string(where.line());
+  return file.substr(slash == std::string::npos ? 0 : slash + 1) + ":" + std::to_string(where.line);
 }
 
 class Block {
@@ -81,9 +79,8 @@ class Block {
   char* shared() { return shared_begin_; }
   std::size_t shared_bytes() const { return shared_bytes_; }
   const std::string& failure() const { return failure_; }
-  void barrier(int id, int threads, const std::source_location& where);
-  void warp_operation(const char* name, void* arguments, WarpAction act,
-                      const std::source_location& where);
+  void barrier(int id, int threads, const Where& where);
+  void warp_operation(const char* name, void* arguments, WarpAction act, const Where& where);
   // Does not return, and so destroys nothing of its callers: they hand over what they built.
   [[noreturn]] void fail(std::string&& message);
 
@@ -228,7 +225,7 @@ void Block::fail(std::string&& message) {
   std::abort();  // a failed block's threads are never resumed
 }
 
-void Block::barrier(int id, int threads, const std::source_location& where) {
+void Block::barrier(int id, int threads, const Where& where) {
   const int expected = threads == 0 ? static_cast<int>(threads_.size()) : threads;
   Barrier& barrier = barriers_[id];
   if (barrier.arrived == 0) {
@@ -259,8 +256,7 @@ void Block::barrier(int id, int threads, const std::source_location& where) {
   }
 }
 
-void Block::warp_operation(const char* name, void* arguments, WarpAction act,
-                           const std::source_location& where) {
+void Block::warp_operation(const char* name, void* arguments, WarpAction act, const Where& where) {
   const auto warp = static_cast<std::size_t>(current_->number / kWarp);
   const std::size_t begin = warp * kWarp;
   if (begin + kWarp > threads_.size()) {
@@ -334,12 +330,11 @@ const std::string& last_failure() { return the_block().failure(); }
 
 char* shared_memory() { return the_block().shared(); }
 
-void block_barrier(int id, int threads, const std::source_location& where) {
+void block_barrier(int id, int threads, const Where& where) {
   the_block().barrier(id, threads, where);
 }
 
-void warp_operation(const char* name, void* arguments, WarpAction act,
-                    const std::source_location& where) {
+void warp_operation(const char* name, void* arguments, WarpAction act, const Where& where) {
   the_block().warp_operation(name, arguments, act, where);
 }
 
@@ -349,13 +344,13 @@ bool in_shared_memory(const void* address, std::size_t bytes) {
          at + bytes <= the_block().shared() + the_block().shared_bytes();
 }
 
-void require(bool condition, const char* message, const std::source_location& where) {
+void require(bool condition, const char* message, const Where& where) {
   if (condition) return;
   std::string text = std::string(message) + " at " + place(where);
   the_block().fail(std::move(text));
 }
 
-void copy_async(void* shared, const void* global, bool valid, const std::source_location& where) {
+void copy_async(void* shared, const void* global, bool valid, const Where& where) {
   require(in_shared_memory(shared, 16), "an asynchronous copy to outside of shared memory", where);
   require(reinterpret_cast<std::uintptr_t>(shared) % 16 == 0, "an unaligned destination", where);
   require(!valid || reinterpret_cast<std::uintptr_t>(global) % 16 == 0, "an unaligned source",

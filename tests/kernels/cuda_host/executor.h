@@ -10,8 +10,9 @@
 
 #include <cstddef>
 #include <functional>
-#include <source_location>
 #include <string>
+
+#include "tests/kernels/cuda_host/where.h"
 
 namespace servelab::cuda_host {
 
@@ -23,20 +24,19 @@ const std::string& last_failure();
 // --- called by device threads ---
 
 char* shared_memory();
-void block_barrier(int id, int threads, const std::source_location& where);  // threads 0: all
+void block_barrier(int id, int threads, const Where& where);  // threads 0: all
 
 // All 32 lanes meet; the last one to come runs `act` on every lane's arguments, in lane order.
 using WarpAction = void (*)(void* const (&lanes)[32]);
-void warp_operation(const char* name, void* arguments, WarpAction act,
-                    const std::source_location& where);
+void warp_operation(const char* name, void* arguments, WarpAction act, const Where& where);
 
 // As cp.async, its commit_group and wait_group. Until awaited, the destination is poisoned.
-void copy_async(void* shared, const void* global, bool valid, const std::source_location& where);
+void copy_async(void* shared, const void* global, bool valid, const Where& where);
 void copy_async_commit();
 void copy_async_wait(std::size_t pending);
 
 // Ends the launch with this message if `condition` is false. Does not return then.
-void require(bool condition, const char* message, const std::source_location& where);
+void require(bool condition, const char* message, const Where& where);
 bool in_shared_memory(const void* address, std::size_t bytes);
 
 }  // namespace servelab::cuda_host

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <source_location>
 #include <type_traits>
 
 #include "kernels/dtype.h"
@@ -17,7 +16,6 @@
 
 namespace servelab::kernels::cuda {
 
-using Where = std::source_location;
 namespace host = ::servelab::cuda_host;
 
 using std::fabs;
