@@ -40,15 +40,12 @@ def test_passed_and_skipped_are_counted_over_all_programs_with_the_reason(tmp_pa
                      "3 passed, 0 failed, 1 skipped"]
 
 
-<<<<<<< HEAD
-=======
 def test_many_tests_are_counted_too(tmp_path):
     passes = [PASSES.replace("Passes", f"PassesAsManyOthersDo{i}") for i in range(4000)]
     code, lines = run(program(tmp_path, "one", passes))
     assert (code, lines[1:]) == (0, ["4000 passed, 0 failed, 0 skipped"])
 
 
->>>>>>> quick-tests
 def test_a_failure_is_shown_with_what_it_printed(tmp_path):
     code, lines = run(program(tmp_path, "one", [PASSES, FAILS, PASSES], "exit 1"))
     assert code == 1
