@@ -6,6 +6,7 @@
 #   tests/bare_machine.sh            with this machine's compiler cache, if there is one
 #   tests/bare_machine.sh --cold     without: everything is compiled
 #   tests/bare_machine.sh --needed   without any optional package, and so without a compiler cache
+#   tests/bare_machine.sh --figures  beside that all figures: `make figures`
 #
 # Needs root and debootstrap; says so and exits with 77 where it has not got them. Variables: FIGURE
 # (default dlora/fig10), SUITE (default bookworm), MIRROR (default: debootstrap's), WORK (a folder
@@ -18,13 +19,15 @@ figure=${FIGURE:-dlora/fig10}
 skip() { printf 'bare machine: skipped: %s\n' "$*"; exit 77; }
 fail() { printf 'bare machine: %s\n' "$*" >&2; exit 1; }
 
-cache=yes setup_flags=
-case ${1-} in
-  '') ;;
-  --cold) cache=no ;;
-  --needed) cache=no setup_flags=--needed ;;
-  *) fail "unknown argument '$1' (known: --cold, --needed)" ;;
-esac
+cache=yes setup_flags='' figures=no
+for argument in "$@"; do
+  case $argument in
+    --cold) cache=no ;;
+    --needed) cache=no setup_flags=--needed ;;
+    --figures) figures=yes ;;
+    *) fail "unknown argument '$argument' (known: --cold, --needed, --figures)" ;;
+  esac
+done
 
 # What is mounted for the machine is gone with this process.
 if [[ -z ${BARE_MACHINE_MOUNTS-} ]]; then
@@ -124,6 +127,10 @@ timed 'a technique of one'\''s own, compared, packed and verified (README)' \
 sed -n '/^Over 3 seeds, shortest/,/\.$/p' "$log"
 on root 'git clean -fdq baselines'
 timed "make figures/$figure again" on root "make 'figures/$figure'"
+if [[ $figures == yes ]]; then
+  timed 'make figures, after that one' on root 'make figures'
+  tail -n 18 "$log"
+fi
 timed 'make test' on root 'make test'
 grep -E ' passed|tests passed|tests ran' "$log" || true
 
