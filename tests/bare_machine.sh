@@ -34,7 +34,7 @@ if [[ -z ${BARE_MACHINE_MOUNTS-} ]]; then
   [[ $(id -u) == 0 ]] || skip 'only root can make one'
   command -v debootstrap >/dev/null || skip 'no debootstrap (.ci/setup --bare installs it)'
   unshare --mount true 2>/dev/null || skip 'this machine allows no mounts'
-  BARE_MACHINE_MOUNTS=1 exec unshare --mount --propagation private "$0" "$@"
+  BARE_MACHINE_MOUNTS=1 exec unshare --mount --propagation private "$tree/tests/bare_machine.sh" "$@"
 fi
 
 work=${WORK:-$(mktemp -d)}
@@ -50,10 +50,14 @@ trap cleanup EXIT
 times=()
 # timed WHAT COMMAND...: keeps the output, shows its end when the command fails
 timed() {
-  local what=$1 started=$SECONDS
+  local what=$1 started=$SECONDS code=0
   shift
   printf 'bare machine: %s\n' "$what"
-  "$@" >"$log" 2>&1 </dev/null || { tail -n 60 "$log"; fail "'$what' ended with exit code $?"; }
+  "$@" >"$log" 2>&1 </dev/null || code=$?
+  if ((code)); then
+    tail -n 60 "$log"
+    fail "'$what' ended with exit code $code"
+  fi
   times+=("$(printf '%6d s  %s' $((SECONDS - started)) "$what")")
 }
 
