@@ -195,7 +195,7 @@ __device__ Merged merge(int parts, std::int64_t stride, const float* maxima, con
 }
 
 // Blocks of a multiprocessor that registers allow, by query heads.
-constexpr int blocks_by_registers(int heads) {
+[[maybe_unused]] constexpr int blocks_by_registers(int heads) {
   return heads == 1 ? 6 : heads == 2 ? 4 : heads == 4 ? 3 : 2;
 }
 

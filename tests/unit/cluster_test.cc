@@ -18,7 +18,7 @@ using Planner = std::function<bool(const ReplicaView&, StepPlan*)>;
 using Look = std::function<Rebalance(const ClusterView&)>;
 
 constexpr TimeNs kMs = 1'000'000;
-constexpr RequestId kFirst{0}, kSecond{1};
+constexpr RequestId kFirst{0};
 constexpr AdapterId kA{0}, kB{1}, kC{2};
 constexpr ReplicaId kHere{0}, kThere{1};
 
