@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def make(*arguments: str, folder: Path = ROOT,
          **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items()
-                   if not name.startswith("MAKE") and name != "SERVELAB_DATA"}
+                   if not name.startswith("MAKE") and name not in ("SERVELAB_DATA", "SETUP_FLAGS")}
     return subprocess.run(["make", *arguments], cwd=folder, env={**environment, **variables},
                           text=True, capture_output=True, timeout=60)
 
