@@ -194,8 +194,7 @@ fuzz:  ## fuzz the parsers of model and adapter files, FUZZ_SECONDS each (30)
 	BUILD='$(CURDIR)/build-fuzz' tests/fuzz/run.sh $(or $(FUZZ_SECONDS),30)
 
 # Clang, where it is there: it compiles such code in half of GCC's time, and tests/determinism.sh
-# then compares two compilers.
-# How large the file of a million requests is: a minute, and no sanitizer's business.
+# then compares two compilers. What UNSANITIZED names measures a size and takes a minute so built.
 UNSANITIZED := PointFile.ARequestTakesLessThan100Bytes
 sanitize:  ## unit and technique tests under ASan and UBSan, in build-sanitize
 	@$(SETUP) --no-python --tests --fuzz

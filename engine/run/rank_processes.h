@@ -35,8 +35,8 @@ std::string model_digest(const ModelConfig& model);
 // the exit code, rank 0's in all. `is_here`: points are computed by this command itself.
 //
 // With auto the processes form a group where a launcher started several and some point, on an
-// accelerator, takes several devices; otherwise each runs by itself, and they share the points out
-// (claims.h). Throws SpecError where they are to be a group and cannot; where one of them ends
+// accelerator, takes several devices; otherwise each runs by itself (where they start together on the
+// same results, the first computes and the others say that it does). Throws SpecError where they are to be a group and cannot; where one of them ends
 // without a goodbye, the others end with one line on stderr and exit code 1, from whatever they do.
 int with_ranks(const RankOptions& options, const std::vector<Spec>& specs, bool is_here,
                std::atomic<int>* stop, const std::function<int(ranks::RankGroup* group)>& run);

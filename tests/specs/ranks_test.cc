@@ -27,7 +27,7 @@ class RanksCli : public ::testing::Test {
                    std::string(test::kSmallSpec) + "  requests: 20\ntechniques: [slora, punica]\n");
 };
 
-// Processes whose points take no ranks run by themselves, and share the points out.
+// A process whose points take no ranks runs by itself, whatever a launcher set.
 TEST_F(RanksCli, PointsInVirtualTimeTakeNone) {
   const ProgramResult second = run({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}}, {});
   EXPECT_EQ(second.code, 0) << second.err;

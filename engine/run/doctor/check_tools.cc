@@ -33,7 +33,11 @@ const std::vector<Tool>& tools() {
        false,
        "make check-format",
        "apt-get install clang-format"},
-      {"clang", {"clang++"}, false, "make fuzz, and so .ci/run", ".ci/setup --fuzz"},
+      {"clang",
+       {"clang++"},
+       false,
+       "make fuzz, and so .ci/run; make sanitize builds twice as long",
+       ".ci/setup --fuzz"},
       {"nvcc",
        {"nvcc"},
        false,
@@ -91,8 +95,7 @@ Finding check_browser(const Machine& machine) {
     if (!path.empty()) return ok("browser", path);
   }
   return note("browser", "no chromium",
-              "tests that look at the HTML report in a browser are skipped",
-              ".ci/setup --browser");
+              "tests that look at the HTML report in a browser are skipped", ".ci/setup --browser");
 }
 
 }  // namespace
