@@ -9,9 +9,9 @@ fitted, rows of odd index are held out. Only micro-benchmarks of single operator
 and aiconfigurator under SERVELAB_DATA) and CPU time per step (vidur, vllm_lora_h100), never a
 served system's throughput or latency.
 
-The formulas are those of engine/backend/op_cost.cc, term by term: change both, then write
-tests/unit/op_cost_golden.csv again; tests/unit/op_cost_test.cc compares the two. Times here are in
-microseconds.
+The formulas are those of engine/backend/cost/op_cost.cc, term by term: change both, then write
+tests/unit/backend/op_cost_golden.csv again; tests/unit/backend/op_cost_test.cc compares the two.
+Times here are in microseconds.
 """
 import argparse
 import csv

@@ -10,7 +10,7 @@
 
 #include "engine/record/collected_file.h"
 #include "engine/run/output_folder.h"
-#include "engine/run/spec.h"
+#include "engine/spec/spec.h"
 
 namespace servelab {
 

@@ -10,7 +10,7 @@
 
 #include "engine/core/check.h"
 #include "engine/record/atomic_file.h"
-#include "engine/run/claims.h"
+#include "engine/run/point_locks.h"
 
 namespace servelab {
 

@@ -1,5 +1,5 @@
 // The folder of one spec's results: held by one run at a time, and shared with the tasks that runs
-// hand out, which claim the points that they compute (claims.h).
+// hand out, which lock the points that they compute (point_locks.h).
 #ifndef SERVELAB_RUN_OUTPUT_FOLDER_H_
 #define SERVELAB_RUN_OUTPUT_FOLDER_H_
 

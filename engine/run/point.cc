@@ -9,16 +9,16 @@
 #include <set>
 #include <utility>
 
-#include "engine/backend/cost_model.h"
-#include "engine/backend/make_cost_model.h"
+#include "engine/backend/cost/cost_model.h"
+#include "engine/backend/cost/make_cost_model.h"
 #include "engine/core/digest.h"
 #include "engine/model/adapter_registry.h"
 #include "engine/model/hf_model.h"
 #include "engine/record/build_id.h"
 #include "engine/run/point_check.h"
 #include "engine/run/real_run.h"
-#include "engine/run/spec_text.h"
 #include "engine/serve/backend.h"
+#include "engine/spec/spec_text.h"
 
 namespace servelab {
 namespace {

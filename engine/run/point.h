@@ -7,13 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "engine/backend/hardware.h"
+#include "engine/backend/cost/hardware.h"
 #include "engine/core/config_node.h"
 #include "engine/model/model_config.h"
 #include "engine/record/point_file.h"
-#include "engine/run/spec.h"
 #include "engine/serve/cluster.h"
 #include "engine/serve/policy.h"
+#include "engine/spec/spec.h"
 #include "engine/workload/workload.h"
 
 namespace servelab {

@@ -1,6 +1,6 @@
 #include "engine/run/point_check.h"
 
-#include "engine/backend/real/real_backend.h"
+#include "engine/backend/device/real_backend.h"
 
 namespace servelab {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/backend/cost_model.h"
+#include "engine/backend/cost/cost_model.h"
 #include "engine/run/point.h"
 #include "engine/run/real_run.h"
 #include "engine/serve/backend.h"

@@ -4,14 +4,14 @@
 #include <mutex>
 #include <utility>
 
-#include "engine/backend/cpu/buffer.h"
 #include "engine/backend/cpu/cpu_backend.h"
-#include "engine/backend/cpu/thread_team.h"
+#include "engine/backend/device/buffer.h"
+#include "engine/backend/device/thread_team.h"
 #include "engine/backend/ranks/rank_replica.h"
 #include "engine/core/check.h"
 #include "engine/model/adapter_registry.h"
+#include "engine/model/model_digest.h"
 #include "engine/run/adapter_folder.h"
-#include "engine/run/rank_processes.h"
 
 namespace servelab {
 namespace {

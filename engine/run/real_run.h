@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "engine/backend/real/accelerator.h"
-#include "engine/backend/real/real_backend.h"
+#include "engine/backend/device/accelerator.h"
+#include "engine/backend/device/real_backend.h"
 #include "engine/run/point.h"
 
 namespace servelab {

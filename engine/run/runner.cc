@@ -13,9 +13,9 @@
 #include "engine/record/atomic_file.h"
 #include "engine/record/collected_file.h"
 #include "engine/record/context.h"
-#include "engine/run/claims.h"
 #include "engine/run/collection.h"
 #include "engine/run/point.h"
+#include "engine/run/point_locks.h"
 #include "engine/run/progress.h"
 #include "engine/run/real_run.h"
 #include "engine/run/spec_check.h"
@@ -49,7 +49,7 @@ class SpecRun {
       : spec_(spec),
         options_(options),
         folder_(folder),
-        claims_(folder.points_path(), rules(options)),
+        locks_(folder.points_path(), rules(options)),
         workloads_(spec, options.data_dir),
         started_(std::chrono::steady_clock::now()),
         collection_(spec, folder) {
@@ -69,9 +69,9 @@ class SpecRun {
   }
 
  private:
-  // A run that nobody shares the folder with may do without claims where these cannot be made.
-  static ClaimRules rules(const RunOptions& options) {
-    ClaimRules rules;
+  // A run that nobody shares the folder with may do without locks where these cannot be made.
+  static LockRules rules(const RunOptions& options) {
+    LockRules rules;
     rules.without_links = options.share == nullptr;
     return rules;
   }
@@ -110,7 +110,7 @@ class SpecRun {
     return true;
   }
 
-  // The tasks, then again those whose points others had claimed, until they are there.
+  // The tasks, then again those whose points others had locked, until they are there.
   void run_phase(std::vector<Task> tasks, std::size_t jobs) {
     while (!tasks.empty() && !stopping() && !is_out_of_time_) {
       next_task_ = 0;
@@ -264,28 +264,28 @@ class SpecRun {
     }
     if (out_of_time()) return Attempt::kNoTime;
     std::string holder;
-    const ClaimAnswer answer = claim(row->key, &holder);
-    if (answer != ClaimAnswer::kMine) {
+    const LockAnswer answer = lock(row->key, &holder);
+    if (answer != LockAnswer::kMine) {
       const std::lock_guard lock(mutex_);
       holder_ = holder;
-      return answer == ClaimAnswer::kBusy ? Attempt::kBusy : Attempt::kUnclear;
+      return answer == LockAnswer::kBusy ? Attempt::kBusy : Attempt::kUnclear;
     }
-    const Held held{&claims_, row->key};
-    // Its last owner may have saved it between the look above and the claim.
+    const Held held{&locks_, row->key};
+    // Its last owner may have saved it between the look above and the lock.
     std::string ignored;
     if (!options_.force && is_there(path, row, news, &ignored)) return Attempt::kDone;
     return compute(task, settings, effective, row, news) ? Attempt::kDone : Attempt::kBusy;
   }
 
   struct Held {
-    Claims* claims;
+    PointLocks* locks;
     std::string key;
-    ~Held() { claims->release(key); }
+    ~Held() { locks->release(key); }
   };
 
-  ClaimAnswer claim(const std::string& key, std::string* holder) {
+  LockAnswer lock(const std::string& key, std::string* holder) {
     try {
-      return claims_.claim(key, holder);
+      return locks_.lock(key, holder);
     } catch (const SpecError& error) {
       throw SaveError(error.what());
     }
@@ -306,7 +306,7 @@ class SpecRun {
                      device_name(settings, options_.ranks));
     const std::vector<std::byte> bytes = point_file(identity, built->workload, result.record,
                                                     result.summary, &row->point.content_digest);
-    if (!claims_.is_still_mine(row->key)) return false;
+    if (!locks_.is_still_mine(row->key)) return false;
     save(folder_.point_path(row->key), bytes);
     row->point.status = result.record.invalid_reasons.empty() ? "VALID" : "INVALID";
     for (const std::string& reason : result.record.invalid_reasons) {
@@ -352,7 +352,7 @@ class SpecRun {
   const Spec& spec_;
   const RunOptions& options_;
   const OutputFolder& folder_;
-  Claims claims_;
+  PointLocks locks_;
   std::vector<Task> tasks_;
   WorkloadCache workloads_;
   std::chrono::steady_clock::time_point started_;

@@ -1,6 +1,6 @@
 // Runs the points of a spec: those that are not cached, several at once, each into a file of its
 // own, and then collected.h5. Killing it at any moment loses only the points in progress. Every
-// point is claimed first (claims.h), so that processes that work on one folder share them out.
+// point is locked first (point_locks.h), so that processes that work on one folder share them out.
 #ifndef SERVELAB_RUN_RUNNER_H_
 #define SERVELAB_RUN_RUNNER_H_
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/run/output_folder.h"
-#include "engine/run/spec.h"
+#include "engine/spec/spec.h"
 
 namespace servelab {
 
@@ -35,7 +35,7 @@ struct RunOptions {
   const std::atomic<int>* stop = nullptr;  // a signal's number: start no more points
   bool compute = true;                     // false: only find what is missing, and collect
   // Of a task that a run handed out: compute these points alone, which must have these keys; leave
-  // collecting to others, and points to who claimed them.
+  // collecting to others, and points to who locked them.
   const PointKeys* share = nullptr;
   ranks::RankGroup* ranks = nullptr;  // the other processes, where ranks are processes
 };

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "engine/run/spec.h"
+#include "engine/spec/spec.h"
 
 namespace servelab {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/run/point.h"
-#include "engine/run/spec.h"
+#include "engine/spec/spec.h"
 
 namespace servelab {
 

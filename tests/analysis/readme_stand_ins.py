@@ -1,7 +1,7 @@
 """Stands in for launchers and schedulers that the READMEs' commands name: NAME ARGUMENT...
 
 Each takes the options that it knows and no others, notes its call in $CALLS, and runs what it was
-given: a launcher rank 0, with the variables that it sets (engine/run/launch.h), and that alone,
+given: a launcher rank 0, with the variables that it sets (engine/cli/launch.h), and that alone,
 since points in virtual time take no ranks; a scheduler one task after another, or the lines that it
 reads.
 """

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "engine/backend/cpu/executor.h"
-#include "engine/backend/cpu/thread_team.h"
+#include "engine/backend/device/thread_team.h"
 #include "kernels/bench/machine.h"
 #include "tests/bench/steps.h"
 

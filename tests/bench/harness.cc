@@ -5,9 +5,9 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/calibrate/nnls.h"
 #include "engine/record/summary.h"
-#include "engine/run/nnls.h"
-#include "engine/run/spec.h"
+#include "engine/spec/spec.h"
 
 namespace servelab {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/nnls.h"
+#include "engine/calibrate/nnls.h"
 #include "tests/support/migration_cluster.h"
 
 namespace servelab {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/run/point.h"
-#include "engine/run/spec.h"
+#include "engine/spec/spec.h"
 
 namespace servelab {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/backend/real/executor.h"
+#include "engine/backend/device/executor.h"
 
 namespace servelab {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <thread>
 
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 #include "kernels/bench/cuda_bench.h"
 #include "tests/bench/steps.h"
 

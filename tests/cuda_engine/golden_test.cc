@@ -3,7 +3,7 @@
 // fixture's shapes.
 #include "engine/core/config_node.h"
 #include "tests/cuda_engine/engine_testing.h"
-#include "tests/unit/weights_testing.h"
+#include "tests/unit/model/weights_testing.h"
 
 namespace servelab {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "engine/backend/cuda/tp_executor.h"
 #include "engine/backend/ranks/rank_replica.h"
-#include "engine/run/rank_processes.h"
-#include "engine/run/spec.h"
+#include "engine/cli/rank_processes.h"
+#include "engine/spec/spec.h"
 #include "tests/cuda_engine/engine_testing.h"
 #include "tests/support/program.h"
 

@@ -1,7 +1,7 @@
 // Several models on one device, each with its share of the SMs, led by threads of their own.
 #include <thread>
 
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 #include "tests/cuda_engine/engine_testing.h"
 
 namespace servelab {

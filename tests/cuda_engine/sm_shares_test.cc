@@ -1,7 +1,7 @@
 // Steps on a part of the device's SMs, and several models on one device.
 #include "engine/backend/cuda/sm_shares.h"
 
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 #include "tests/cuda_engine/engine_testing.h"
 
 namespace servelab {

@@ -213,7 +213,7 @@ def test_cancelled_tasks_are_told_and_handed_out_again(sweep):
 def test_two_runs_and_a_local_one_at_once(sweep):
     here = sweep(40, 2000)
     here.slurm("out", "--points-per-task", "10")
-    # A second job of the same points: its tasks find them claimed or there.
+    # A second job of the same points: its tasks find them locked or there.
     here.run("out", "--emit-jobs", "commands", "--points-per-task", "40")
     extra = subprocess.Popen(["sh", "commands"], cwd=here.folder, text=True,
                              stderr=subprocess.PIPE)

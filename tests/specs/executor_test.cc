@@ -197,7 +197,7 @@ TEST_F(Executors, RunWaitsForAPointThatATaskComputes) {
   const std::string spec = this->spec(4, 60000);
   const std::string job = emit(spec, "out", 1);
   Program task({"work", job, "0"});
-  ASSERT_TRUE(test::wait_for_files(folder_ / "out/sweep/points", 1, ".claim"));
+  ASSERT_TRUE(test::wait_for_files(folder_ / "out/sweep/points", 1, ".lock"));
   const ProgramResult whole = run_program(run(spec, "out"));
   EXPECT_EQ(whole.code, 0) << whole.err;
   EXPECT_THAT(whole.out, HasSubstr("3 run, 1 cached"));

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/doctor/checks.h"
+#include "engine/cli/doctor/checks.h"
 #include "tests/support/program.h"
 
 namespace servelab::doctor {

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/cli/generate.h"
 #include "engine/core/check.h"
 #include "engine/core/registry.h"
-#include "engine/run/generate.h"
 
 namespace servelab::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/real/real_backend.h"
+#include "engine/backend/device/real_backend.h"
 #include "engine/model/model_config.h"
 #include "engine/model/weights.h"
 #include "tests/support/test_cluster.h"

@@ -11,28 +11,51 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// By folder; a folder below one with a rule may have a stricter one of its own.
 const std::map<std::string, std::vector<std::string>>& allowed() {
   static const std::map<std::string, std::vector<std::string>> arrows = {
-      {"engine/core", {"engine/core"}},
-      {"engine/serve", {"engine/core", "engine/serve"}},
-      {"engine/model", {"engine/core", "engine/model", "kernels"}},
-      {"engine/backend",
-       {"engine/core", "engine/serve", "engine/model", "engine/backend", "kernels"}},
-      {"engine/workload", {"engine/core", "engine/serve/request.h", "engine/workload"}},
-      {"engine/record", {"engine/core", "engine/serve", "engine/workload", "engine/record"}},
-      {"engine/run", {"engine/"}},
+      {"engine/core", {"engine/core/"}},
+      {"engine/serve", {"engine/core/", "engine/serve/"}},
+      {"engine/model", {"engine/core/", "engine/model/", "kernels/"}},
+      {"engine/backend/cost",
+       {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/cost/"}},
+      {"engine/backend/twin", {"engine/core/", "engine/serve/"}},
+      {"engine/backend/null", {"engine/core/", "engine/serve/"}},
+      {"engine/backend/device",
+       {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/device/", "kernels/"}},
+      {"engine/backend/ranks",
+       {"engine/core/", "engine/model/", "engine/backend/device/", "engine/backend/ranks/"}},
+      {"engine/backend/cpu",
+       {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/device/",
+        "engine/backend/cpu/", "kernels/"}},
+      {"engine/backend/cuda",
+       {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/device/",
+        "engine/backend/cuda/", "kernels/"}},
+      {"engine/workload", {"engine/core/", "engine/serve/request.h", "engine/workload/"}},
+      {"engine/record", {"engine/core/", "engine/serve/", "engine/workload/", "engine/record/"}},
+      {"engine/spec", {"engine/core/", "engine/serve/", "engine/spec/"}},
+      {"engine/run",
+       {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/", "engine/workload/",
+        "engine/record/", "engine/spec/", "engine/run/"}},
+      {"engine/jobs",
+       {"engine/core/", "engine/record/", "engine/spec/", "engine/run/", "engine/jobs/"}},
+      {"engine/calibrate",
+       {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/", "engine/record/",
+        "engine/spec/", "engine/run/", "engine/calibrate/"}},
+      {"engine/cli", {"engine/"}},
       {"baselines",
        {"baselines/", "engine/core/params.h", "engine/core/ids.h", "engine/core/units.h",
         "engine/core/check.h", "engine/serve/policy.h", "engine/serve/plan.h",
         "engine/serve/view.h"}},
-      {"kernels", {"kernels"}},
+      {"kernels", {"kernels/"}},
   };
   return arrows;
 }
 
-std::string folder_of(const std::string& file) {
-  for (const auto& [folder, targets] : allowed()) {
-    if (file.rfind(folder + "/", 0) == 0) return folder;
+// The innermost folder of a file that has a rule; empty without one.
+std::string folder_of(const fs::path& file) {
+  for (fs::path folder = file.parent_path(); !folder.empty(); folder = folder.parent_path()) {
+    if (allowed().contains(folder.generic_string())) return folder.generic_string();
   }
   return "";
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/backend/cpu/executor_impl.h"
-#include "engine/backend/real/lora_kind.h"
+#include "engine/backend/device/lora_kind.h"
 
 namespace servelab {
 using kernels::LoraKind;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/backend/cpu/executor.h"
-#include "engine/backend/real/real_backend.h"
+#include "engine/backend/device/real_backend.h"
 
 namespace servelab {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/backend/real/executor.h"
+#include "engine/backend/device/executor.h"
 #include "engine/model/weights.h"
 #include "kernels/ops.h"
 

@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
-#include "engine/backend/cpu/adapter_storage.h"
-#include "engine/backend/cpu/buffer.h"
 #include "engine/backend/cpu/executor.h"
-#include "engine/backend/cpu/thread_team.h"
-#include "engine/backend/real/rope_table.h"
+#include "engine/backend/device/adapter_storage.h"
+#include "engine/backend/device/buffer.h"
+#include "engine/backend/device/rope_table.h"
+#include "engine/backend/device/thread_team.h"
 
 namespace servelab {
 

@@ -1,5 +1,5 @@
 // The CUDA engine, where it is built in.
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 
 #include <cuda_runtime_api.h>
 

@@ -13,7 +13,7 @@
 #include "engine/backend/cuda/device_weights.h"
 #include "engine/backend/cuda/engine_adapter.h"
 #include "engine/backend/cuda/range_allocator.h"
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 #include "kernels/cuda/lora.h"
 
 namespace servelab::cuda {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/backend/cuda/convert.h"
-#include "engine/backend/real/rope_table.h"
+#include "engine/backend/device/rope_table.h"
 #include "kernels/cuda/elementwise.h"
 
 namespace servelab::cuda {

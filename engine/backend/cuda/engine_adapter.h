@@ -2,7 +2,7 @@
 #ifndef SERVELAB_BACKEND_CUDA_ENGINE_ADAPTER_H_
 #define SERVELAB_BACKEND_CUDA_ENGINE_ADAPTER_H_
 
-#include "engine/backend/real/executor.h"
+#include "engine/backend/device/executor.h"
 
 namespace servelab::cuda {
 

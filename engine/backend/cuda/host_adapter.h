@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/backend/cpu/adapter_storage.h"
 #include "engine/backend/cuda/engine_adapter.h"
+#include "engine/backend/device/adapter_storage.h"
 #include "kernels/lora.h"
 
 namespace servelab::cuda {

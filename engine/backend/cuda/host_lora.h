@@ -14,7 +14,7 @@
 #include "engine/backend/cuda/host_workers.h"
 #include "engine/backend/cuda/runtime.h"
 #include "engine/backend/cuda/shapes.h"
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 #include "kernels/cuda/host_rows.h"
 #include "kernels/ops.h"
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/backend/cpu/thread_team.h"
+#include "engine/backend/device/thread_team.h"
 
 namespace servelab::cuda {
 

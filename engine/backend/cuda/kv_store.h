@@ -8,7 +8,7 @@
 
 #include "engine/backend/cuda/memory_plan.h"
 #include "engine/backend/cuda/runtime.h"
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 #include "kernels/attention.h"
 
 namespace servelab::cuda {

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/backend/real/executor.h"
+#include "engine/backend/device/executor.h"
 
 namespace servelab::cuda {
 

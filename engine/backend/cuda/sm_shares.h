@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/sm_groups.h"
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 
 namespace servelab::cuda {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "engine/backend/real/lora_kind.h"
+#include "engine/backend/device/lora_kind.h"
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
 

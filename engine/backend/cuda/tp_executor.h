@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/rank_team.h"
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 
 namespace servelab::cuda {
 

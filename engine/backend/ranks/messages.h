@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/device/accelerator.h"
+#include "engine/backend/device/executor.h"
 #include "engine/backend/ranks/socket.h"
 #include "engine/backend/ranks/wire.h"
-#include "engine/backend/real/accelerator.h"
-#include "engine/backend/real/executor.h"
 #include "engine/core/check.h"
 #include "engine/model/shard.h"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "engine/backend/device/accelerator.h"
 #include "engine/backend/ranks/rank_group.h"
-#include "engine/backend/real/accelerator.h"
 
 namespace servelab::ranks {
 

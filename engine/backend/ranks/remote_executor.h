@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/backend/device/executor.h"
 #include "engine/backend/ranks/rank_group.h"
-#include "engine/backend/real/executor.h"
 
 namespace servelab::ranks {
 

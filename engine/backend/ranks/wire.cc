@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/backend/real/accelerator.h"
+#include "engine/backend/device/accelerator.h"
 
 namespace servelab::ranks {
 

@@ -1,0 +1,286 @@
+#include "engine/backend/cost/cost_model.h"
+
+#include <algorithm>
+
+#include "engine/core/check.h"
+
+namespace servelab {
+namespace {
+
+constexpr double kNsPerUs = 1e3;
+constexpr std::int64_t kTableTokens = 1 << 16;  // larger steps are computed anew each time
+constexpr int kAllReducesPerLayer = 2;          // after o and after down
+constexpr std::int64_t kLogitBytes = 4;         // logits are sampled in fp32
+// Per logit: fp32 logits, their probabilities, sorted copy and int64 order of top-p sampling.
+constexpr std::int64_t kSamplingBytesPerLogit = 4 + 4 + 4 + 8;
+
+TimeNs to_ns(double us) { return static_cast<TimeNs>(us * kNsPerUs + 0.5); }
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+int checked_parallel(const ModelConfig& model, int tensor_parallel) {
+  if (tensor_parallel < 1 || model.heads % tensor_parallel != 0) {
+    throw SpecError("tensor parallel degree " + std::to_string(tensor_parallel) +
+                    " does not divide the " + std::to_string(model.heads) + " heads of " +
+                    model.name);
+  }
+  return tensor_parallel;
+}
+
+// Fewer KV heads than devices: each device keeps a copy of one.
+int kv_heads_per_device(const ModelConfig& model, int tensor_parallel) {
+  return static_cast<int>(divide_up(model.kv_heads, tensor_parallel));
+}
+
+bool splits_input(const std::string& target) { return target == "o" || target == "down"; }
+
+// The shard of one linear layer on one device: o and down by their input, the others by output.
+LinearShape shard_shape(const ModelConfig& model, const std::string& target, int tensor_parallel) {
+  LinearShape shape = linear_shape(model, target);
+  if (target == "k" || target == "v") {
+    shape.out = kv_heads_per_device(model, tensor_parallel) * model.head_dim;
+  } else if (splits_input(target)) {
+    shape.in = static_cast<int>(divide_up(shape.in, tensor_parallel));
+  } else {
+    shape.out = static_cast<int>(divide_up(shape.out, tensor_parallel));
+  }
+  return shape;
+}
+
+std::vector<LinearShape> shards(const ModelConfig& model, int tensor_parallel,
+                                const std::vector<std::string>& targets) {
+  std::vector<LinearShape> shapes;
+  for (const std::string& target : targets) {
+    shapes.push_back(shard_shape(model, target, tensor_parallel));
+  }
+  return shapes;
+}
+
+// Targets that share one input run as one packed shrink + expand.
+LoraShape lora_shape(const std::vector<std::string>& targets,
+                     const std::vector<LinearShape>& shapes) {
+  LoraShape sum;
+  bool attention_input = false;
+  bool ffn_input = false;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const std::string& target = targets[i];
+    sum.width += shapes[i].in + shapes[i].out;
+    sum.activation += shapes[i].in + 2.0 * shapes[i].out;
+    if (splits_input(target)) {
+      sum.pairs += 1;
+    } else if (target == "gate" || target == "up") {
+      ffn_input = true;
+    } else {
+      attention_input = true;
+    }
+  }
+  sum.pairs += (attention_input ? 1 : 0) + (ffn_input ? 1 : 0);
+  return sum;
+}
+
+// Targets that share one input leave for the host together; the device then has their fused GEMM.
+std::vector<HostVisit> host_visits(const ModelConfig& model, int tensor_parallel,
+                                   const std::vector<std::string>& targets) {
+  std::vector<HostVisit> visits;
+  for (const std::vector<std::string>& fused :
+       {std::vector<std::string>{"q", "k", "v"}, {"o"}, {"gate", "up"}, {"down"}}) {
+    HostVisit visit;
+    for (const std::string& target : fused) {
+      const LinearShape shape = shard_shape(model, target, tensor_parallel);
+      visit.device_out += shape.out;
+      if (std::find(targets.begin(), targets.end(), target) == targets.end()) continue;
+      visit.targets += 1;
+      visit.in = shape.in;
+      visit.out += shape.out;
+      visit.width = std::max(visit.width, static_cast<double>(shape.in) + shape.out);
+    }
+    if (visit.targets > 0) visits.push_back(visit);
+  }
+  return visits;
+}
+
+}  // namespace
+
+RooflineCostModel::RooflineCostModel(const ModelConfig& model, const HardwareProfile& hardware,
+                                     int tensor_parallel,
+                                     const std::vector<std::string>& lora_targets)
+    : model_(model),
+      hardware_(hardware),
+      tensor_parallel_(checked_parallel(model, tensor_parallel)),
+      lora_layers_(shards(model, tensor_parallel, lora_targets)),
+      lora_shape_(lora_shape(lora_targets, lora_layers_)),
+      visits_(host_visits(model, tensor_parallel, lora_targets)),
+      prefill_(hardware, model.heads / tensor_parallel, kv_heads_per_device(model, tensor_parallel),
+               model.head_dim),
+      decode_(hardware, model.heads / tensor_parallel, kv_heads_per_device(model, tensor_parallel),
+              model.head_dim),
+      shared_launch_us_(std::min(hardware.prefill.launch_us, hardware.decode.launch_us)) {}
+
+RooflineCostModel::LayerTime RooflineCostModel::evaluate_tokens(std::int64_t tokens) const {
+  const HardwareProfile& hw = hardware_;
+  const LinearShape q = shard_shape(model_, "q", tensor_parallel_);
+  const LinearShape k = shard_shape(model_, "k", tensor_parallel_);
+  const LinearShape o = shard_shape(model_, "o", tensor_parallel_);
+  const LinearShape gate = shard_shape(model_, "gate", tensor_parallel_);
+  const LinearShape down = shard_shape(model_, "down", tensor_parallel_);
+  const double rows = static_cast<double>(tokens) * model_.bytes_per_weight;  // bytes per column
+
+  double layer = gemm_us(hw, tokens, q.out + 2LL * k.out, q.in);
+  layer += gemm_us(hw, tokens, o.out, o.in);
+  layer += gemm_us(hw, tokens, 2LL * gate.out, gate.in);
+  layer += gemm_us(hw, tokens, down.out, down.in);
+  layer += 2 * elementwise_us(hw, rows * 4 * model_.hidden);  // norm fused with the residual add
+  layer += elementwise_us(hw, rows * 2 * (q.out + k.out));    // rotary positions, in place
+  layer += elementwise_us(hw, rows * 3 * gate.out);           // SiLU(gate) * up
+  const double once = elementwise_us(hw, rows * 2 * model_.hidden) +  // embedding
+                      elementwise_us(hw, rows * 4 * model_.hidden);   // last norm
+  const double reduce = all_reduce_us(hw, tensor_parallel_, rows * model_.hidden);
+  const int reductions = kAllReducesPerLayer * model_.layers + 1;  // and the split embedding's
+  return {to_ns(layer * model_.layers + once), to_ns(reduce * reductions)};
+}
+
+TimeNs RooflineCostModel::evaluate_logits(std::int64_t sampled) const {
+  const std::int64_t vocab = divide_up(model_.vocab, tensor_parallel_);
+  // Gathering the split logits moves half of what an all-reduce of them does.
+  const double gather =
+      all_reduce_us(hardware_, tensor_parallel_,
+                    static_cast<double>(sampled * model_.vocab * model_.bytes_per_weight)) /
+      2;
+  return to_ns(gather + gemm_us(hardware_, sampled, vocab, model_.hidden) +
+               elementwise_us(hardware_, static_cast<double>(sampled * vocab * kLogitBytes)));
+}
+
+RooflineCostModel::LayerTime RooflineCostModel::token_time(std::int64_t tokens) const {
+  if (tokens <= 0) return {0, 0};
+  if (tokens > kTableTokens) return evaluate_tokens(tokens);
+  const auto row = static_cast<std::size_t>(tokens);
+  if (row >= token_times_.size()) token_times_.resize(std::max(2 * row, std::size_t{1024}));
+  LayerTime& time = token_times_[row];
+  if (time.dense == kUnset) time = evaluate_tokens(tokens);
+  return time;
+}
+
+TimeNs RooflineCostModel::logits_time(std::int64_t sampled) const {
+  if (sampled <= 0) return 0;
+  if (sampled > kTableTokens) return evaluate_logits(sampled);
+  const auto row = static_cast<std::size_t>(sampled);
+  if (row >= logits_times_.size()) {
+    logits_times_.resize(std::max(2 * row, std::size_t{1024}), kUnset);
+  }
+  TimeNs& time = logits_times_[row];
+  if (time == kUnset) time = evaluate_logits(sampled);
+  return time;
+}
+
+double RooflineCostModel::attention_us(const BatchShape& batch) const {
+  double us = 0;
+  const bool has_prefill = batch.prefill_requests > 0 && batch.prefill_tokens > 0;
+  if (has_prefill) {
+    us += prefill_.us(
+        static_cast<double>(batch.prefill_requests), static_cast<double>(batch.prefill_tokens),
+        static_cast<double>(batch.prefill_pairs), static_cast<double>(batch.prefill_context));
+  }
+  if (batch.decode_requests > 0) {
+    us += decode_.us(static_cast<double>(batch.decode_requests),
+                     static_cast<double>(batch.decode_context));
+    if (has_prefill) us -= shared_launch_us_;
+  }
+  return us;
+}
+
+StepCost RooflineCostModel::step(const BatchShape& batch, Exec exec, LoraKernel kernel) const {
+  StepCost cost;
+  const LayerTime time = token_time(batch.tokens);
+  cost.dense = time.dense + logits_time(batch.sampled);
+  cost.collective = time.collective;
+  cost.attention = to_ns(attention_us(batch) * model_.layers);
+  if (exec == Exec::kUnmerged && batch.lora_tokens > 0) {
+    const LoraLoad load{
+        static_cast<double>(batch.lora_tokens), static_cast<double>(batch.lora_rank_tokens),
+        static_cast<double>(batch.lora_adapters), static_cast<double>(batch.lora_rank_sum),
+        static_cast<double>(batch.lora_max_rank)};
+    cost.lora = to_ns(lora_us(hardware_, kernel, load, lora_shape_) * model_.layers);
+  }
+  const auto requests = static_cast<double>(batch.prefill_requests + batch.decode_requests);
+  cost.host = to_ns(hardware_.host.step_us + hardware_.host.sequence_us * requests);
+  return cost;
+}
+
+const char* RooflineCostModel::no_host_lora() const {
+  return hardware_.host_lora.cores > 0 ? nullptr
+                                       : "the hardware profile does not say what LoRA on the host "
+                                         "costs: it needs the section "
+                                         "'host_lora', as a10-24g has";
+}
+
+const std::vector<double>& RooflineCostModel::gemm_times(std::int64_t tokens) const {
+  const auto row = static_cast<std::size_t>(tokens);
+  if (row >= gemm_times_.size()) gemm_times_.resize(std::max(2 * row, std::size_t{1024}));
+  std::vector<double>& times = gemm_times_[row];
+  if (times.empty()) {
+    for (const HostVisit& visit : visits_) {
+      times.push_back(
+          gemm_us(hardware_, tokens, visit.device_out, static_cast<std::int64_t>(visit.in)));
+    }
+  }
+  return times;
+}
+
+TimeNs RooflineCostModel::host_lora(const BatchShape& batch, HostCopy copy) const {
+  SL_CHECK(no_host_lora() == nullptr, "asked for LoRA on a host that is not described");
+  if (batch.host_tokens <= 0) return 0;
+  const std::vector<double>& device_us = gemm_times(batch.tokens);
+  double us = 0;
+  for (std::size_t i = 0; i < visits_.size(); ++i) {
+    us += host_visit_us(hardware_, batch, copy, tensor_parallel_, visits_[i], device_us[i]);
+  }
+  return to_ns(us * model_.layers);
+}
+
+TimeNs RooflineCostModel::merge(int rank) const {
+  double us = 0;
+  for (const LinearShape& shape : lora_layers_)
+    us += merge_us(hardware_, shape.out, shape.in, rank);
+  return to_ns(us * model_.layers);
+}
+
+TimeNs RooflineCostModel::host_to_device(Bytes bytes) const {
+  return to_ns(host_copy_us(hardware_, static_cast<double>(bytes)));
+}
+
+MemoryNeeds memory_needs(const ModelConfig& model, int tensor_parallel,
+                         std::int64_t max_batch_tokens, std::int64_t max_batch) {
+  checked_parallel(model, tensor_parallel);
+  std::int64_t per_layer = 2LL * model.hidden;
+  for (const char* target : {"q", "k", "v", "o", "gate", "up", "down"}) {
+    const LinearShape shape = shard_shape(model, target, tensor_parallel);
+    per_layer += static_cast<std::int64_t>(shape.out) * shape.in;
+  }
+  const std::int64_t vocab = divide_up(model.vocab, tensor_parallel);
+  const std::int64_t ffn = divide_up(model.ffn, tensor_parallel);
+  const int kv_heads = kv_heads_per_device(model, tensor_parallel);
+  if (model.qkv_bias) {
+    per_layer +=
+        static_cast<std::int64_t>(model.heads / tensor_parallel + 2 * kv_heads) * model.head_dim;
+  }
+  MemoryNeeds needs;
+  needs.weights = (per_layer * model.layers + model.hidden +
+                   vocab * model.hidden * (model.tied_embeddings ? 1 : 2)) *
+                  model.bytes_per_weight;
+  // Residual stream and its normed copy, gate and up, their product; then logits of sampled rows.
+  needs.activations = max_batch_tokens * (2LL * model.hidden + 3 * ffn) * model.bytes_per_weight +
+                      std::min(max_batch, max_batch_tokens) * model.vocab * kSamplingBytesPerLogit;
+  needs.kv_per_token = 2LL * model.layers * kv_heads * model.head_dim * model.bytes_per_weight;
+  return needs;
+}
+
+Bytes adapter_bytes_per_device(const ModelConfig& model, int tensor_parallel, int rank,
+                               const std::vector<std::string>& targets) {
+  std::int64_t per_rank = 0;
+  for (const LinearShape& shape : shards(model, tensor_parallel, targets)) {
+    per_rank += shape.in + shape.out;
+  }
+  return per_rank * rank * model.layers * model.bytes_per_weight;
+}
+
+}  // namespace servelab

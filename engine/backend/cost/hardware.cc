@@ -1,0 +1,233 @@
+#include "engine/backend/cost/hardware.h"
+
+#include <filesystem>
+
+#include "engine/core/check.h"
+#include "engine/core/config_node.h"
+
+namespace servelab {
+namespace {
+
+constexpr double kMaxUs = 1e6;
+constexpr double kMaxRate = 1e15;
+constexpr double kTinyFraction = 1e-3;
+
+// Calls visit(name, constants) for each section of a roofline profile.
+template <class Visit>
+void for_each_roofline_section(HardwareProfile& profile, Visit visit) {
+  visit("gemm", &profile.gemm);
+  visit("prefill", &profile.prefill);
+  visit("decode", &profile.decode);
+  visit("all_reduce", &profile.all_reduce);
+  visit("elementwise", &profile.elementwise);
+  visit("lora", &profile.lora);
+  visit("host", &profile.host);
+}
+
+// The same for the sections that the profile's cost model needs.
+template <class Visit>
+void for_each_section(HardwareProfile& profile, Visit visit) {
+  if (profile.cost_model == "roofline") return for_each_roofline_section(profile, visit);
+  visit("fitted", &profile.fitted);
+  if (profile.cost_model == "placement") visit("placement", &profile.placement);
+}
+
+// The section that a roofline profile may have.
+constexpr const char* kHostLora = "host_lora";
+
+std::vector<std::string> section_names() {
+  HardwareProfile profile;
+  std::vector<std::string> names;
+  for_each_roofline_section(profile, [&](const char* name, auto*) { names.push_back(name); });
+  names.insert(names.end(), {kHostLora, "fitted", "placement"});
+  return names;
+}
+
+// A file must give every constant of a section: a default would be a number without a source.
+void require_all(const ConfigNode& section, const std::string& where, const ParamFields& fields) {
+  for (const ParamField& field : fields.all()) {
+    if (section.find(field.name()) == nullptr) {
+      throw SpecError(section.mark, where + " needs '" + field.name() + "' (" + field.help() + ")");
+    }
+  }
+}
+
+}  // namespace
+
+void GemmConstants::fields(ParamFields& f) {
+  f.add("launch_us", &launch_us, "launch and drain of one GEMM").range(0, kMaxUs);
+  f.add("wave_us", &wave_us, "fixed time of one wave of thread blocks").range(0, kMaxUs);
+  f.add("compute_fraction", &compute_fraction, "of peak_flops").range(kTinyFraction, 1);
+  f.add("sm_feed_bytes_per_s", &sm_feed_bytes_per_s, "operands into one SM").range(1, kMaxRate);
+  f.add("bandwidth_fraction", &bandwidth_fraction, "of memory bandwidth").range(kTinyFraction, 1);
+  f.add("split_us", &split_us, "reduction of a split-K GEMM").range(0, kMaxUs);
+  f.add("throttle", &throttle, "slow-down of long GEMMs, 0.2 = 20 %").range(0, 1);
+  f.add("throttle_half_us", &throttle_half_us, "compute time that feels half of it")
+      .range(1e-3, kMaxUs);
+}
+
+void PrefillConstants::fields(ParamFields& f) {
+  f.add("launch_us", &launch_us, "launch and drain").range(0, kMaxUs);
+  f.add("cta_us", &cta_us, "fixed time of one thread block").range(0, kMaxUs);
+  f.add("compute_fraction", &compute_fraction, "of peak_flops").range(kTinyFraction, 1);
+  f.add("min_keys", &min_keys, "keys a query tile is charged at least").range(0, 1e6);
+  f.add("bandwidth_fraction", &bandwidth_fraction, "of memory bandwidth").range(kTinyFraction, 1);
+  f.add("tail_fraction", &tail_fraction, "of the longest thread block, not hidden").range(0, 1);
+  f.add("append_ns", &append_ns, "KV append per token and KV head (first four)").range(0, kMaxUs);
+}
+
+void DecodeConstants::fields(ParamFields& f) {
+  f.add("launch_us", &launch_us, "launch and drain").range(0, kMaxUs);
+  f.add("cta_us", &cta_us, "fixed time of one thread block").range(0, kMaxUs);
+  f.add("row_us", &row_us, "more of it per query head of a KV head").range(0, kMaxUs);
+  f.add("bandwidth_fraction", &bandwidth_fraction, "of memory bandwidth").range(kTinyFraction, 1);
+  f.add("stream_bytes_per_s", &stream_bytes_per_s, "KV into one thread block").range(1, kMaxRate);
+  f.add("combine_us", &combine_us, "merging a split context").range(0, kMaxUs);
+  f.add("request_ns", &request_ns, "metadata and KV append per request").range(0, kMaxUs);
+  f.add("l2_speedup", &l2_speedup, "of a KV cache that stays in L2").range(1, 100);
+  f.add("split_keys", &split_keys, "keys per part of a split context").range(1, 1e9);
+  f.add("serial_fraction", &serial_fraction, "of the shorter part, not hidden").range(0, 1);
+}
+
+void AllReduceConstants::fields(ParamFields& f) {
+  f.add("direct_us", &direct_us, "custom kernel, fixed").range(0, kMaxUs);
+  f.add("direct_peer_us", &direct_peer_us, "custom kernel, per rank").range(0, kMaxUs);
+  f.add("two_shot_us", &two_shot_us, "extra of its two-shot form").range(0, kMaxUs);
+  f.add("direct_bytes_per_s", &direct_bytes_per_s, "custom kernel, per rank").range(1, kMaxRate);
+  f.add("ring_us", &ring_us, "NCCL, fixed").range(0, kMaxUs);
+  f.add("ring_peer_us", &ring_peer_us, "NCCL, per rank").range(0, kMaxUs);
+  f.add("ring_bytes_per_s", &ring_bytes_per_s, "NCCL bus bandwidth").range(1, kMaxRate);
+  f.add("direct_limit_bytes", &direct_limit_bytes, "larger messages take NCCL").range(0, 1e12);
+}
+
+void ElementwiseConstants::fields(ParamFields& f) {
+  f.add("launch_us", &launch_us, "launch and drain").range(0, kMaxUs);
+  f.add("bandwidth_fraction", &bandwidth_fraction, "of memory bandwidth").range(kTinyFraction, 1);
+}
+
+void LoraConstants::fields(ParamFields& f) {
+  f.add("pair_us", &pair_us, "one shrink + expand, fixed").range(0, kMaxUs);
+  f.add("bandwidth_fraction", &bandwidth_fraction, "rank-aware kernels").range(kTinyFraction, 1);
+  f.add("padded_bandwidth_fraction", &padded_bandwidth_fraction, "bgmv").range(kTinyFraction, 1);
+  f.add("compute_fraction", &compute_fraction, "of peak_flops").range(kTinyFraction, 1);
+}
+
+void HostConstants::fields(ParamFields& f) {
+  f.add("step_us", &step_us, "CPU time per step").range(0, kMaxUs);
+  f.add("sequence_us", &sequence_us, "CPU time per request in the step").range(0, kMaxUs);
+}
+
+void HostLoraConstants::fields(ParamFields& f) {
+  f.add("cores", &cores, "that compute LoRA").range(1, 1 << 16);
+  f.add("chunk_rows", &chunk_rows, "rows of a prompt that one core takes").range(1, 1 << 16);
+  f.add("core_flops", &core_flops, "products of one core, per second").range(1e6, kMaxRate);
+  f.add("core_bytes_per_s", &core_bytes_per_s, "A and B into one core").range(1e6, kMaxRate);
+  f.add("signal_us", &signal_us, "one side's signal, until the other sees it").range(0, kMaxUs);
+  f.add("sync_us", &sync_us, "idle time of the device at a wait of the host").range(0, kMaxUs);
+}
+
+void HardwareProfile::fields(ParamFields& f) {
+  f.add("name", &name, "the device").required();
+  f.add("generation", &generation, "whose kernels it runs")
+      .one_of({"ampere", "hopper", "cpu"})
+      .required();
+  f.add("cost_model", &cost_model, "whose sections give the time of a step")
+      .one_of({"roofline", "fitted", "placement"});
+  f.add("memory_bytes", &memory_bytes, "device memory").range(1e6, 1e15).required();
+  f.add("peak_flops", &peak_flops, "dense bf16 FLOP/s").range(1e9, 1e18).required();
+  f.add("memory_bytes_per_s", &memory_bytes_per_s, "memory bandwidth").range(1e9, 1e15).required();
+  f.add("sm_count", &sm_count, "streaming multiprocessors").range(1, 4096).required();
+  f.add("l2_bytes", &l2_bytes, "L2 cache").range(1, 1e12).required();
+  f.add("host_link_bytes_per_s", &host_link_bytes_per_s, "PCIe, one direction")
+      .range(1e6, kMaxRate)
+      .required();
+  f.add("host_link_fraction", &host_link_fraction, "of it that pinned copies reach")
+      .range(kTinyFraction, 1)
+      .required();
+  f.add("host_link_latency_us", &host_link_latency_us, "of one copy").range(0, kMaxUs).required();
+  f.add("source", &source, "where the numbers come from").required();
+}
+
+ConfigNode HardwareProfile::effective() {
+  ConfigNode node = effective_params(this);
+  for_each_section(*this, [&](const char* section, auto* constants) {
+    node.set(section, effective_params(constants));
+  });
+  if (host_lora.cores > 0) node.set(kHostLora, effective_params(&host_lora));
+  return node;
+}
+
+namespace {
+
+// A profile may say `extends: NAME` and give only what differs from NAME.yaml beside it.
+ConfigNode read_profile(const std::string& path, int depth) {
+  constexpr int kMaxDepth = 8;
+  ConfigNode node = parse_yaml_file(path);
+  const ConfigNode* base = node.find("extends");
+  if (base == nullptr) return node;
+  if (!base->is_scalar() || depth == kMaxDepth) {
+    throw SpecError(base->mark,
+                    "'extends' must name another profile, and not go round in a circle");
+  }
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
+  const std::string base_path = folder + base->scalar + ".yaml";
+  if (!std::filesystem::exists(base_path)) {
+    throw SpecError(base->mark,
+                    "'extends' names '" + base->scalar + "', but there is no " + base_path);
+  }
+  ConfigNode merged = read_profile(base_path, depth + 1);
+  std::erase_if(node.members, [](const auto& member) { return member.key == "extends"; });
+  merge_over(&merged, node);
+  return merged;
+}
+
+// The roofline knows GPUs' kernels, and tables are checked beyond what each number says.
+void check_generation(const HardwareProfile& profile, const ConfigNode& node) {
+  if (profile.cost_model == "roofline") {
+    if (profile.generation != "cpu") return;
+    throw SpecError(node.find("generation")->mark,
+                    "the roofline has no kernels of generation 'cpu'; such profiles come from "
+                    "servelab calibrate, with cost_model: fitted");
+  }
+  check_fitted(profile.fitted, node.find("fitted")->mark);
+  if (profile.cost_model == "placement") {
+    check_placement(profile.placement, node.find("placement")->mark);
+  }
+}
+
+template <class Constants>
+void read_section(const ConfigNode& settings, const char* section, Constants* constants) {
+  const std::string where = std::string("hardware section '") + section + "'";
+  bind_params(settings, where, constants);
+  ParamFields fields;
+  constants->fields(fields);
+  require_all(settings, where, fields);
+}
+
+}  // namespace
+
+HardwareProfile load_hardware_profile(const std::string& path) {
+  const ConfigNode node = read_profile(path, 0);
+  HardwareProfile profile;
+  bind_params(node, "hardware", &profile, section_names());
+  for_each_section(profile, [&](const char* section, auto* constants) {
+    const ConfigNode* settings = node.find(section);
+    if (settings == nullptr)
+      throw SpecError(node.mark, "hardware needs the section '" + std::string(section) + "'");
+    read_section(*settings, section, constants);
+  });
+  if (const ConfigNode* settings = node.find(kHostLora)) {
+    if (profile.cost_model != "roofline") {
+      throw SpecError(settings->mark, "'host_lora' belongs to profiles with cost_model: roofline");
+    }
+    read_section(*settings, kHostLora, &profile.host_lora);
+  }
+  check_generation(profile, node);
+  if (profile.source.empty()) {
+    throw SpecError(SourceMark{path, 1, 1}, "'source' must say where the numbers come from");
+  }
+  return profile;
+}
+
+}  // namespace servelab

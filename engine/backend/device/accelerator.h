@@ -1,0 +1,108 @@
+// The seam to engines for devices that not every build or machine has. Such an engine registers
+// itself when it is built in; no caller asks what was built.
+#ifndef SERVELAB_BACKEND_DEVICE_ACCELERATOR_H_
+#define SERVELAB_BACKEND_DEVICE_ACCELERATOR_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/backend/device/executor.h"
+#include "engine/core/check.h"
+#include "engine/core/registry.h"
+#include "engine/model/shard.h"
+#include "engine/model/weights.h"
+#include "kernels/dtype.h"
+
+namespace servelab {
+
+// What models that share a device have in common: who runs on which of its SMs (Accelerator::
+// partition).
+class DevicePartition {
+ public:
+  virtual ~DevicePartition() = default;
+};
+
+// All that a device must have room for, known before anything runs.
+struct DevicePlan {
+  ExecutorLimits limits;
+  kernels::DType type = kernels::DType::kBf16;  // of weights, activations, adapters and KV
+  int device = 0;                               // the first of them
+  int ranks = 1;                                // devices that share the model (tensor parallelism)
+  std::vector<LinearLayer> targets;             // the layers that adapters change
+  int adapters = 0;                             // held at once, at most
+  int widest_rank = 0;                          // of all adapters
+  bool padded = true;         // each adapter has a slot as wide as the widest rank
+  Bytes adapter_bytes = 0;    // not padded: of all that are held at once, at most
+  bool whole_models = false;  // an adapter is a copy of the weights
+  bool merges = false;        // one adapter at a time is merged into a copy
+  bool graphs = true;         // decode steps as recorded graphs
+  // LoRA on the host: whether plans may ask for it (adapters held on the host are then also packed
+  // for its kernels), threads of each device (0: a share of the cores), and their cores: thread i
+  // of all devices is pinned to core [i % size]; empty: not pinned.
+  bool host_lora = false;
+  int host_lora_threads = 0;
+  std::vector<int> host_lora_cores;
+  // By rank, of its device. None: each step has the whole device.
+  std::vector<std::shared_ptr<DevicePartition>> partitions;
+};
+
+// What a device is, for the profile that a calibration writes.
+struct DeviceFacts {
+  std::string name;
+  std::string generation;  // as in a hardware profile
+  Bytes memory = 0;
+  int multiprocessors = 0;
+  Bytes l2 = 0;
+};
+
+// A rank cannot follow the others any more: none of them can go on.
+class GroupError : public SpecError {
+ public:
+  using SpecError::SpecError;
+};
+
+// Makes the executor of one rank, on the thread that leads it from then on.
+using MakeRank = std::function<std::unique_ptr<Executor>()>;
+// A rank has failed while the others wait for it, on their devices too. Need not return.
+using RankFailed = std::function<void(const std::string& why)>;
+
+class Accelerator {
+ public:
+  static constexpr const char* kRegistryName = "accelerator";
+  virtual ~Accelerator() = default;
+
+  // How many devices there are. SpecError with the reason when there is none.
+  virtual int devices() const = 0;
+
+  virtual DeviceFacts facts(int device) const = 0;
+
+  // For all models on a device whose steps get shares of its SMs (StepPlan::device_share). Throws
+  // SpecError where the device cannot be shared so.
+  virtual std::shared_ptr<DevicePartition> partition(int device) const = 0;
+
+  // Throws SpecError when the device cannot hold the plan or compute the model. `weights` may be
+  // dropped afterwards.
+  virtual std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
+                                         const DevicePlan& plan) const = 0;
+
+  // Ranks that are processes (engine/backend/ranks): a new name under which those of a replica
+  // meet, made by one of them; one rank's executor on plan.device, which returns when all ranks
+  // have come and throws GroupError where they cannot meet; and the replica that several ranks are,
+  // wherever each of them is.
+  virtual std::string name_group() const = 0;
+  virtual std::unique_ptr<Executor> make_rank(const ModelConfig& model, const ModelWeights& weights,
+                                              const DevicePlan& plan, const Shard& shard,
+                                              const std::string& group) const = 0;
+  virtual std::unique_ptr<Executor> make_replica(const ModelConfig& model,
+                                                 const std::vector<MakeRank>& ranks,
+                                                 const RankFailed& failed) const = 0;
+};
+
+// "cuda". SpecError when this program was built without it.
+std::unique_ptr<Accelerator> find_accelerator(const std::string& name);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_BACKEND_DEVICE_ACCELERATOR_H_

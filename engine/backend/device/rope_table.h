@@ -1,0 +1,20 @@
+// Rotary position embedding: the angles of every position, with the scaling that a model asks for.
+#ifndef SERVELAB_BACKEND_DEVICE_ROPE_TABLE_H_
+#define SERVELAB_BACKEND_DEVICE_ROPE_TABLE_H_
+
+#include <vector>
+
+#include "engine/model/model_config.h"
+
+namespace servelab {
+
+struct RopeTable {
+  explicit RopeTable(const ModelConfig& model);
+  // [max_context_tokens][head_dim / 2]
+  std::vector<float> cos;
+  std::vector<float> sin;
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_BACKEND_DEVICE_ROPE_TABLE_H_

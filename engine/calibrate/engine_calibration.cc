@@ -1,0 +1,226 @@
+#include "engine/calibrate/engine_calibration.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "engine/backend/cost/cost_model.h"
+#include "engine/calibrate/scheduler_probe.h"
+#include "engine/core/check.h"
+#include "engine/core/rng.h"
+#include "engine/run/adapter_folder.h"
+#include "engine/run/real_run.h"
+
+namespace servelab {
+namespace {
+
+constexpr int kBlockTokens = 16;
+constexpr double kNsPerUs = 1e3;
+
+TimeNs clock_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+double us(TimeNs ns) { return static_cast<double>(ns) / kNsPerUs; }
+
+double timed_us(const std::function<void()>& action) {
+  const TimeNs begin = clock_ns();
+  action();
+  return us(clock_ns() - begin);
+}
+
+class EngineCalibration final : public CalibrationTarget {
+ public:
+  EngineCalibration(const std::string& backend, const ModelConfig& model,
+                    const std::vector<std::string>& targets, int threads, bool quick)
+      : backend_(backend),
+        model_(model),
+        targets_(targets),
+        threads_(threads),
+        executor_(open(quick)) {
+    executor_->enter_thread();
+    executor_->measure_parts(true);
+    executor_->reserve_merge(linear_layers(targets));
+    fill_cache();
+    for (const int rank : calibrated_ranks()) {
+      Adapter adapter;
+      adapter.name = "rank" + std::to_string(rank);
+      adapter.rank = rank;
+      adapter.bytes = adapter_bytes_per_device(model, 1, rank, targets);
+      disk_.adapters.push_back(std::move(adapter));
+    }
+    folder_ = make_adapter_folder(model, targets, disk_);
+  }
+
+  StepSample step(const PlannedStep& step) override {
+    std::vector<SequenceSlice> slices;
+    std::size_t at = 0;
+    const int width = step.shape().lora_max_rank;  // of the engine's slots
+    for (const PlannedSlice& planned : step.slices) {
+      SequenceSlice& slice = slices.emplace_back();
+      const auto total = static_cast<std::size_t>(planned.context + planned.tokens);
+      const std::size_t blocks = (total + kBlockTokens - 1) / kBlockTokens;
+      SL_CHECK(at + blocks <= blocks_.size(), "the plan keeps within the cache");
+      slice.context = planned.context;
+      slice.tokens = std::span(tokens_).first(static_cast<std::size_t>(planned.tokens));
+      slice.blocks = std::span(blocks_).subspan(at, blocks);
+      slice.samples = planned.samples;
+      if (planned.rank > 0) slice.adapter = adapter(planned.rank, planned.adapter, width);
+      at += blocks;
+    }
+    const StepParts parts =
+        executor_->run(slices, {Exec::kUnmerged, step.kernel}, SamplingOptions{}, &sampled_);
+    StepSample sample;
+    sample.shape = step.shape();
+    sample.kernel = step.kernel;
+    sample.attention_us = us(parts.attention);
+    sample.lora_us = us(parts.lora);
+    sample.dense_us = us(parts.total - parts.attention - parts.lora);
+    return sample;
+  }
+
+  CopySample load(CopyKind kind, int rank) override {
+    CopySample sample;
+    sample.kind = kind;
+    sample.rank = rank;
+    sample.bytes = adapter_bytes_per_device(model_, 1, rank, targets_);
+    std::unique_ptr<DeviceAdapter> packed;
+    if (kind == CopyKind::kDiskLoad) {
+      const auto& ranks = calibrated_ranks();
+      const auto at = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+      sample.us = timed_us([&] {
+        const auto weights = folder_->load(static_cast<AdapterId>(at));
+        packed = executor_->pack_adapter(*weights, 0);
+        packed->wait();
+      });
+    } else {
+      const auto weights = random_adapter(model_, "load", rank, targets_, 1);
+      sample.us = timed_us([&] {
+        packed = executor_->pack_adapter(*weights, 0);
+        packed->wait();
+      });
+    }
+    return sample;
+  }
+
+  CopySample swap(CopyKind kind, int tokens) override {
+    CopySample sample;
+    sample.kind = kind;
+    sample.bytes = tokens * executor_->kv_bytes_per_token();
+    const HostMemory host = executor_->host_memory(executor_->context_bytes(tokens));
+    executor_->copy_out(blocks_, tokens, host.get());  // a cache's values, whatever is measured
+    executor_->finish_copies();
+    sample.us = timed_us([&] {
+      if (kind == CopyKind::kSwapOut) {
+        executor_->copy_out(blocks_, tokens, host.get());
+      } else {
+        executor_->copy_in(blocks_, tokens, host.get());
+      }
+      executor_->finish_copies();
+    });
+    return sample;
+  }
+
+  std::vector<MergeSample> merge(int rank) override {
+    const DeviceAdapter* folded = adapter(rank, 0, rank);
+    const double merging = timed_us([&] { executor_->merge(*folded); });
+    const double unmerging = timed_us([&] { executor_->unmerge(); });
+    return {{rank, merging}, {0, unmerging}};
+  }
+
+  SchedulerSample schedule(const PlannedSchedule& schedule) override {
+    return probe_scheduler(backend_, schedule, threads_);
+  }
+
+ private:
+  std::unique_ptr<Executor> open(bool quick) {
+    DevicePlan plan;
+    plan.type = element_type(backend_, RuntimeSection{}, model_);
+    plan.limits.block_tokens = kBlockTokens;
+    plan.limits.kv_blocks =
+        (16 * (kMostContext + kBlockTokens) + kMostSequences * 32 * kBlockTokens) / kBlockTokens;
+    plan.limits.max_batch = kMostSequences;
+    plan.limits.max_batch_tokens = kMostPrefill;
+    plan.targets = linear_layers(targets_);
+    plan.merges = true;
+    plan.padded = false;
+    plan.graphs = true;
+    plan_adapters(quick, &plan);
+    weights_ = open_weights(model_);
+    blocks_.resize(static_cast<std::size_t>(plan.limits.kv_blocks));
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+    RngStream rng(1, "calibration");
+    for (int i = 0; i < kMostPrefill; ++i) {
+      tokens_.push_back(
+          static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(model_.vocab))));
+    }
+    return make_executor(backend_, model_, *weights_, plan, threads_, true);
+  }
+
+  // All adapters that the steps use stay on the device, besides one that is loaded.
+  void plan_adapters(bool quick, DevicePlan* plan) const {
+    std::set<std::array<int, 3>> kept;  // rank, number, width
+    for (const PlannedStep& step : planned_steps(quick)) {
+      const int width = step.shape().lora_max_rank;
+      for (const PlannedSlice& slice : step.slices) {
+        if (slice.rank > 0) kept.insert({slice.rank, slice.adapter, width});
+      }
+    }
+    for (const int rank : calibrated_ranks()) {
+      kept.insert({rank, 0, rank});   // merged
+      kept.insert({rank, -1, rank});  // loaded
+      plan->widest_rank = std::max(plan->widest_rank, rank);
+    }
+    plan->adapters = static_cast<int>(kept.size());
+    for (const auto& each : kept) {
+      plan->adapter_bytes += adapter_bytes_per_device(model_, 1, each[2], targets_);
+    }
+  }
+
+  // Pages of the cache that nobody wrote are all the same zero page, which no real cache is.
+  void fill_cache() {
+    const HostMemory ones = executor_->host_memory(executor_->context_bytes(kBlockTokens));
+    std::fill_n(ones.get(), executor_->context_bytes(kBlockTokens), std::byte{0x3c});
+    for (const BlockIndex block : blocks_) {
+      executor_->copy_in(std::span(&block, 1), kBlockTokens, ones.get());
+    }
+    executor_->finish_copies();
+  }
+
+  const DeviceAdapter* adapter(int rank, int number, int width) {
+    std::unique_ptr<DeviceAdapter>& entry = adapters_[{rank, number, width}];
+    if (entry == nullptr) {
+      const auto weights =
+          random_adapter(model_, "calibration", rank, targets_, static_cast<std::uint64_t>(number));
+      entry = executor_->pack_adapter(*weights, width);
+      entry->wait();
+    }
+    return entry.get();
+  }
+
+  std::string backend_;
+  ModelConfig model_;
+  std::vector<std::string> targets_;
+  int threads_;
+  std::vector<BlockIndex> blocks_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int32_t> sampled_;
+  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<Executor> executor_;
+  std::map<std::array<int, 3>, std::unique_ptr<DeviceAdapter>> adapters_;  // rank, number, width
+  Workload disk_;
+  std::unique_ptr<AdapterSource> folder_;
+};
+
+}  // namespace
+
+std::unique_ptr<CalibrationTarget> make_calibration(const std::string& backend,
+                                                    const ModelConfig& model,
+                                                    const std::vector<std::string>& targets,
+                                                    int threads, bool quick) {
+  return std::make_unique<EngineCalibration>(backend, model, targets, threads, quick);
+}
+
+}  // namespace servelab

@@ -1,0 +1,372 @@
+#include "engine/calibrate/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "engine/core/check.h"
+#include "engine/record/atomic_file.h"
+#include "engine/record/hdf5_reader.h"
+#include "engine/run/point.h"
+#include "engine/spec/spec_text.h"
+
+namespace servelab {
+namespace {
+
+const std::vector<std::string> kBackends = {"cpu", "twin"};
+
+// What may differ between an engine's point and its twins.
+bool is_variant_path(const std::string& path) {
+  return path == "backend" || path == "hardware" || path.rfind("workload.lengths", 0) == 0;
+}
+
+std::string shown_value(const ConfigNode& node) {
+  return node.is_scalar() ? node.scalar : canonical_json(node);
+}
+
+// The coordinates that do (not) tell twins from their engine's point.
+std::string coordinates_text(const SweepPosition& position, bool variant) {
+  std::string text;
+  for (const auto& [path, value] : position.coordinates) {
+    if (is_variant_path(path) != variant || path == "backend") continue;
+    text += (text.empty() ? "" : " ") + path.substr(path.rfind('.') + 1) + "=" + shown_value(value);
+  }
+  return text;
+}
+
+std::string backend_of(const SweepPosition& position) {
+  const ConfigNode* node = position.settings.find("backend");
+  return node == nullptr ? "twin" : node->scalar;
+}
+
+// The columns of collected.h5 that matter here, in spec order.
+struct Columns {
+  std::vector<std::string> status, reasons;
+  std::map<std::string, std::vector<double>> metrics;
+
+  Summary summary(std::size_t row) const {
+    Summary summary;
+    for (const auto& [name, values] : metrics) summary.push_back({name, values.at(row)});
+    return summary;
+  }
+};
+
+Columns read_columns(const std::string& path) {
+  const Hdf5Reader file(path);
+  Columns columns;
+  columns.status = file.texts("/columns/status");
+  columns.reasons = file.texts("/columns/reasons");
+  for (const char* metric :
+       {"total_tokens_per_s", "itl_mean_s", "ttft_mean_s", "busy_time_s", "duration_s"}) {
+    columns.metrics[metric] = file.numbers(std::string("/columns/summary.") + metric);
+  }
+  return columns;
+}
+
+double incoming_rate(const PointSettings& settings, const Workload& workload) {
+  double tokens = 0;
+  TimeNs last = 0;
+  for (const Request& request : workload.requests) {
+    tokens += request.prompt_tokens + request.output_tokens;
+    last = std::max(last, request.arrival);
+  }
+  double span = to_seconds(last);
+  if (const ConfigNode* duration = settings.workload.find("duration_s")) {
+    span = std::strtod(duration->scalar.c_str(), nullptr);
+  }
+  return span > 0 ? tokens / span : std::numeric_limits<double>::infinity();
+}
+
+std::string number(double value, const char* unit_format) {
+  return std::isfinite(value) ? fmt::format(fmt::runtime(unit_format), value) : "-";
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return out + "\"";
+}
+
+// Means that leave NaN out.
+class Mean {
+ public:
+  void add(double value) {
+    if (!std::isfinite(value)) return;
+    sum_ += value;
+    ++count_;
+  }
+  double value() const {
+    return count_ > 0 ? sum_ / static_cast<double>(count_)
+                      : std::numeric_limits<double>::quiet_NaN();
+  }
+
+ private:
+  double sum_ = 0;
+  std::size_t count_ = 0;
+};
+
+void save_text(const std::string& path, const std::string& text) {
+  save_atomically(path, std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+const char* name(LoadRegime regime) {
+  switch (regime) {
+    case LoadRegime::kLow:
+      return "low";
+    case LoadRegime::kHigh:
+      return "high";
+    case LoadRegime::kSaturated:
+      return "saturated";
+  }
+  return "";
+}
+
+Outcome outcome_of(const Summary& summary) {
+  Outcome outcome;
+  outcome.tokens_per_s = value_of(summary, "total_tokens_per_s");
+  outcome.itl_s = value_of(summary, "itl_mean_s");
+  outcome.ttft_s = value_of(summary, "ttft_mean_s");
+  outcome.busy_share = value_of(summary, "busy_time_s") / value_of(summary, "duration_s");
+  return outcome;
+}
+
+LoadRegime regime_of(const Outcome& engine, double incoming_tokens_per_s) {
+  constexpr double kStarved = 0.9;  // the paper's definition (6)
+  constexpr double kBusy = 0.5;
+  if (engine.tokens_per_s < kStarved * incoming_tokens_per_s) return LoadRegime::kSaturated;
+  return engine.busy_share < kBusy ? LoadRegime::kLow : LoadRegime::kHigh;
+}
+
+double symmetric_error(double a, double b) {
+  if (a == 0 && b == 0) return 0;
+  return 100 * std::abs(a - b) / (std::abs(a) + std::abs(b));
+}
+
+ErrorLimits parse_limits(const std::string& text) {
+  ErrorLimits limits;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find(',', start), text.size());
+    const std::string entry = text.substr(start, end - start);
+    const std::size_t equals = entry.find('=');
+    const std::string key = entry.substr(0, equals);
+    char* stop = nullptr;
+    const char* digits = equals == std::string::npos ? "" : entry.c_str() + equals + 1;
+    const double value = std::strtod(digits, &stop);
+    if (*digits == '\0' || *stop != '\0' || !(value >= 0 && value <= 100)) {
+      throw SpecError("--limits: " + in_quotes(entry) +
+                      " is not a name and a percentage such as throughput=5,itl=10,ttft=20");
+    }
+    if (key == "throughput") {
+      limits.throughput = value;
+    } else if (key == "itl") {
+      limits.itl = value;
+    } else if (key == "ttft") {
+      limits.ttft = value;
+    } else {
+      throw SpecError("--limits: unknown " + in_quotes(key) + "; " +
+                      suggest(key, {"throughput", "itl", "ttft"}));
+    }
+    start = end + 1;
+  }
+  return limits;
+}
+
+std::vector<RegimeErrors> regime_errors(const std::vector<ValidatedPoint>& points,
+                                        const ErrorLimits& limits) {
+  std::vector<std::string> variants;
+  for (const ValidatedPoint& point : points) {
+    if (std::find(variants.begin(), variants.end(), point.variant) == variants.end()) {
+      variants.push_back(point.variant);
+    }
+  }
+  std::vector<RegimeErrors> all;
+  for (const std::string& variant : variants) {
+    for (const char* regime : {"low", "high", "saturated", "all"}) {
+      RegimeErrors errors;
+      errors.variant = variant;
+      errors.regime = regime;
+      Mean throughput, itl, ttft;
+      for (const ValidatedPoint& p : points) {
+        if (p.variant != variant || !p.problem.empty()) continue;
+        const std::string own = name(regime_of(p.engine, p.incoming_tokens_per_s));
+        if (errors.regime != "all" && errors.regime != own) continue;
+        ++errors.points;
+        errors.is_judged = p.is_judged;
+        throughput.add(symmetric_error(p.engine.tokens_per_s, p.twin.tokens_per_s));
+        itl.add(symmetric_error(p.engine.itl_s, p.twin.itl_s));
+        ttft.add(symmetric_error(p.engine.ttft_s, p.twin.ttft_s));
+      }
+      if (errors.points == 0) continue;
+      errors.throughput = throughput.value();
+      errors.itl = itl.value();
+      errors.ttft = ttft.value();
+      // NaN (no value anywhere) is not within a limit.
+      errors.is_supported = errors.throughput <= limits.throughput && errors.itl <= limits.itl &&
+                            errors.ttft <= limits.ttft;
+      all.push_back(errors);
+    }
+  }
+  return all;
+}
+
+std::string errors_table(const std::vector<RegimeErrors>& errors) {
+  std::string text = fmt::format("{:34} {:10} {:>6} {:>10} {:>7} {:>7}\n", "SMAPE %, twin",
+                                 "regime", "points", "throughput", "ITL", "TTFT");
+  for (const RegimeErrors& e : errors) {
+    text += fmt::format("{:34} {:10} {:>6} {:>10} {:>7} {:>7}{}\n", e.variant, e.regime, e.points,
+                        number(e.throughput, "{:.2f}"), number(e.itl, "{:.2f}"),
+                        number(e.ttft, "{:.2f}"), e.is_supported ? "" : "  unsupported");
+  }
+  return text;
+}
+
+std::string points_table(const std::vector<ValidatedPoint>& points) {
+  std::string text = fmt::format("{:9} {:>5} {:>15} {:>15} {:>17}  {}\n", "regime", "busy",
+                                 "tokens/s", "ITL ms", "TTFT ms", "engine / twin of");
+  for (const ValidatedPoint& p : points) {
+    if (!p.problem.empty()) {
+      text += fmt::format("{:9} {} {}: {}\n", "INVALID", p.label, p.variant, p.problem);
+      continue;
+    }
+    const auto pair = [](double a, double b, double scale, const char* format) {
+      return number(a * scale, format) + " / " + number(b * scale, format);
+    };
+    text +=
+        fmt::format("{:9} {:>4.0f}% {:>15} {:>15} {:>17}  {} {}\n",
+                    name(regime_of(p.engine, p.incoming_tokens_per_s)), 100 * p.engine.busy_share,
+                    pair(p.engine.tokens_per_s, p.twin.tokens_per_s, 1, "{:.0f}"),
+                    pair(p.engine.itl_s, p.twin.itl_s, 1e3, "{:.2f}"),
+                    pair(p.engine.ttft_s, p.twin.ttft_s, 1e3, "{:.1f}"), p.label, p.variant);
+  }
+  return text;
+}
+
+std::string points_csv(const std::vector<ValidatedPoint>& points) {
+  std::string text =
+      "label,variant,judged,regime,incoming_tokens_per_s,engine_busy_share,engine_tokens_per_s,"
+      "twin_tokens_per_s,engine_itl_s,twin_itl_s,engine_ttft_s,twin_ttft_s,problem\n";
+  for (const ValidatedPoint& p : points) {
+    text += fmt::format(
+        "{},{},{},{},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{:.9g},{}\n", quoted(p.label),
+        quoted(p.variant), p.is_judged ? 1 : 0, name(regime_of(p.engine, p.incoming_tokens_per_s)),
+        p.incoming_tokens_per_s, p.engine.busy_share, p.engine.tokens_per_s, p.twin.tokens_per_s,
+        p.engine.itl_s, p.twin.itl_s, p.engine.ttft_s, p.twin.ttft_s, quoted(p.problem));
+  }
+  return text;
+}
+
+std::string errors_csv(const std::vector<RegimeErrors>& errors) {
+  std::string text =
+      "variant,judged,regime,points,throughput_smape,itl_smape,ttft_smape,supported\n";
+  for (const RegimeErrors& e : errors) {
+    text +=
+        fmt::format("{},{},{},{},{:.6g},{:.6g},{:.6g},{}\n", quoted(e.variant), e.is_judged ? 1 : 0,
+                    e.regime, e.points, e.throughput, e.itl, e.ttft, e.is_supported ? 1 : 0);
+  }
+  return text;
+}
+
+void add_backends(Spec* spec) {
+  if (std::find(spec->swept.begin(), spec->swept.end(), "backend") != spec->swept.end()) return;
+  std::vector<SweepPosition> positions;
+  for (const SweepPosition& position : spec->positions) {
+    for (const std::string& backend : kBackends) {
+      positions.push_back(position);
+      const ConfigNode value = ConfigNode::of(backend, false);
+      positions.back().settings.set("backend", value);
+      positions.back().coordinates.emplace_back("backend", value);
+    }
+  }
+  spec->positions = std::move(positions);
+  spec->swept.push_back("backend");
+  spec->id += "_validate";
+}
+
+std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& options) {
+  const Columns columns = read_columns(options.out + "/" + spec.id + "/collected.h5");
+  const std::size_t techniques = spec.techniques.size(), seeds = spec.seeds.size();
+  if (spec.point_count() != spec.positions.size() * techniques * seeds) {
+    throw SpecError(spec.id + ": validate needs every technique at every position of the sweep");
+  }
+  if (columns.status.size() != spec.point_count()) {
+    throw SpecError(spec.id + ": its results are of another spec; run it again");
+  }
+  const auto row_of = [&](std::size_t p, std::size_t t, std::size_t s) {
+    return (p * techniques + t) * seeds + s;
+  };
+  std::map<std::string, std::size_t> engines;  // position of the engine, by common coordinates
+  for (std::size_t p = 0; p < spec.positions.size(); ++p) {
+    if (!is_real(backend_of(spec.positions[p]))) continue;
+    if (!engines.emplace(coordinates_text(spec.positions[p], false), p).second) {
+      throw SpecError(spec.path +
+                      ": two positions on a real backend differ in nothing but "
+                      "hardware or lengths; validate takes one for each set of twins");
+    }
+  }
+  std::vector<ValidatedPoint> points;
+  std::map<std::string, std::string> judged;  // the first twin's variant, by common coordinates
+  for (std::size_t p = 0; p < spec.positions.size(); ++p) {
+    if (backend_of(spec.positions[p]) != "twin") continue;
+    const std::string common = coordinates_text(spec.positions[p], false);
+    const auto engine = engines.find(common);
+    if (engine == engines.end()) continue;
+    const std::string variant = coordinates_text(spec.positions[p], true);
+    const bool is_judged = judged.emplace(common, variant).first->second == variant;
+    for (std::size_t t = 0; t < techniques; ++t) {
+      for (std::size_t s = 0; s < seeds; ++s) {
+        const SweepPosition& at = spec.positions[engine->second];
+        const PointSettings settings = resolve_point(spec, at, spec.techniques[t], spec.seeds[s]);
+        const std::size_t rows[] = {row_of(engine->second, t, s), row_of(p, t, s)};
+        ValidatedPoint point;
+        point.label = spec.techniques[t].label + " " + common +
+                      (seeds > 1 ? " seed=" + std::to_string(spec.seeds[s]) : "");
+        point.variant = variant.empty() ? "twin" : variant;
+        point.is_judged = is_judged;
+        point.incoming_tokens_per_s =
+            incoming_rate(settings, build_point_workload(settings, options.data_dir).workload);
+        point.engine = outcome_of(columns.summary(rows[0]));
+        point.twin = outcome_of(columns.summary(rows[1]));
+        for (const std::size_t row : rows) {
+          if (columns.status[row] != "VALID" && point.problem.empty()) {
+            point.problem = columns.reasons[row];
+          }
+        }
+        points.push_back(std::move(point));
+      }
+    }
+  }
+  if (points.empty()) {
+    throw SpecError(spec.path + ": no position has both a real backend and a twin");
+  }
+  return points;
+}
+
+bool validate(Spec spec, const ValidateOptions& options) {
+  const ErrorLimits limits = parse_limits(options.limits);
+  add_backends(&spec);
+  const RunReport report = run_spec(spec, options.run);
+  if (!report.collected) {
+    throw SpecError(spec.id + ": not every point was run; run the same command to go on");
+  }
+  const std::vector<ValidatedPoint> points = paired_points(spec, options.run);
+  const std::vector<RegimeErrors> errors = regime_errors(points, limits);
+  fmt::print("{}\n{}", points_table(points), errors_table(errors));
+  save_text(report.folder + "/validation.csv", errors_csv(errors));
+  save_text(report.folder + "/validation_points.csv", points_csv(points));
+  const auto refused = std::count_if(points.begin(), points.end(),
+                                     [](const ValidatedPoint& p) { return !p.problem.empty(); });
+  fmt::print("{} points, {} INVALID; written to {}/validation.csv\n", points.size(), refused,
+             report.folder);
+  return !errors.empty() && std::none_of(errors.begin(), errors.end(), [](const RegimeErrors& e) {
+    return e.is_judged && !e.is_supported;
+  });
+}
+
+}  // namespace servelab

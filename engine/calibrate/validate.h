@@ -1,0 +1,92 @@
+// `servelab validate`: one spec on a real engine and on the twin, the same requests on both, and
+// how far they are apart. The error is the placement paper's SMAPE (8.2), by load regime: a regime
+// whose error is beyond a limit is unsupported, and figures say so.
+#ifndef SERVELAB_CALIBRATE_VALIDATE_H_
+#define SERVELAB_CALIBRATE_VALIDATE_H_
+
+#include <string>
+#include <vector>
+
+#include "engine/record/summary.h"
+#include "engine/run/runner.h"
+#include "engine/spec/spec.h"
+
+namespace servelab {
+
+enum class LoadRegime : std::uint8_t {
+  kLow,        // the engine is busy for less than half of the time
+  kHigh,       // in between
+  kSaturated,  // starved: throughput below 90 % of the incoming token rate
+};
+const char* name(LoadRegime regime);
+
+// Of one point. Throughput counts prompt and output tokens; NaN where the run has no value.
+struct Outcome {
+  double tokens_per_s = 0;
+  double itl_s = 0;
+  double ttft_s = 0;
+  double busy_share = 0;  // time in steps over the whole run
+};
+Outcome outcome_of(const Summary& summary);
+
+// One point on the engine and one twin of it.
+struct ValidatedPoint {
+  std::string label;      // technique, sweep position, seed
+  std::string variant;    // which twin: what it has other than the engine's point, besides backend
+  bool is_judged = true;  // the first twin of each point; others are there to compare with
+  double incoming_tokens_per_s = 0;
+  Outcome engine;
+  Outcome twin;
+  std::string problem;  // why a side is INVALID; such points count nowhere
+};
+LoadRegime regime_of(const Outcome& engine, double incoming_tokens_per_s);
+
+// 100 |a - b| / (|a| + |b|), in percent; NaN where either is. 0 for two zeros.
+double symmetric_error(double a, double b);
+
+struct ErrorLimits {
+  double throughput = 5;  // percent
+  double itl = 10;
+  double ttft = 20;
+};
+// "throughput=5,itl=10,ttft=20", any of them. SpecError for anything else.
+ErrorLimits parse_limits(const std::string& text);
+
+// Mean symmetric errors over the points of one twin in one regime.
+struct RegimeErrors {
+  std::string variant;
+  std::string regime;  // low, high, saturated, all
+  bool is_judged = true;
+  std::size_t points = 0;
+  double throughput = 0, itl = 0, ttft = 0;
+  bool is_supported = true;  // within the limits
+};
+// Variants in order of first appearance; regimes without points are left out.
+std::vector<RegimeErrors> regime_errors(const std::vector<ValidatedPoint>& points,
+                                        const ErrorLimits& limits);
+
+std::string errors_table(const std::vector<RegimeErrors>& errors);
+std::string points_table(const std::vector<ValidatedPoint>& points);
+std::string points_csv(const std::vector<ValidatedPoint>& points);
+std::string errors_csv(const std::vector<RegimeErrors>& errors);
+
+struct ValidateOptions {
+  std::string limits;
+  RunOptions run;
+};
+
+// Gives every position of a spec that does not sweep `backend` both of them: the engine and the
+// twin. Its results then have an id of their own.
+void add_backends(Spec* spec);
+
+// Pairs every twin of a finished run with its engine point: same technique, seed and coordinates,
+// but for backend, hardware and workload.lengths.
+std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& options);
+
+// Runs what is not cached, prints both tables and writes validation.csv and validation_points.csv
+// into the spec's results. True when every regime of the judged twins is supported.
+bool validate(Spec spec, const ValidateOptions& options);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_CALIBRATE_VALIDATE_H_

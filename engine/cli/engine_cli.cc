@@ -1,0 +1,51 @@
+#include "engine/cli/engine_cli.h"
+
+#include <CLI/CLI.hpp>
+
+namespace servelab {
+
+CLI::App* declare_generate(CLI::App* app, GenerateOptions* options) {
+  GenerateOptions& g = *options;
+  CLI::App* command =
+      app->add_subcommand("generate", "token ids in, token ids out, on a real engine");
+  command->add_option("--model", g.model, "a name in base/model/, or a Hugging Face folder")
+      ->required();
+  command->add_option("--backend", g.backend, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--adapter", g.adapter, "a PEFT folder");
+  command->add_option("--tokens", g.tokens, "the prompt's ids, such as 1,15,7")->required();
+  command->add_option("--max-tokens", g.max_tokens, "tokens to generate")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--dtype", g.dtype, "auto, bf16, f16 or f32")
+      ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}))
+      ->capture_default_str();
+  command->add_option("--threads", g.threads, "0: all processors")->check(CLI::Range(0, 1024));
+  command->add_flag("--merged", g.merged, "fold the adapter into the weights first");
+  command->add_option("--temperature", g.sampling.temperature, "0: greedy")
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_option("--top-p", g.sampling.top_p, "nucleus mass")->check(CLI::Range(1e-6, 1.0));
+  command->add_option("--seed", g.sampling.seed, "of sampling");
+  return command;
+}
+
+CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate) {
+  CalibrateOptions& options = *calibrate;
+  CLI::App* command = app->add_subcommand(
+      "calibrate", "measure a real engine and write a hardware profile for the twin");
+  command->add_option("--backend", options.backend, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--model", options.model, "a name in base/model/")->required();
+  command->add_option("--out", options.out,
+                      "the profile; default: results/calibration/<name>.yaml");
+  command->add_option("--threads", options.threads, "0: all processors")
+      ->check(CLI::Range(0, 1024));
+  command->add_option("--lora", options.lora, "layers that adapters change, such as q,k,v,o")
+      ->delimiter(',');
+  command->add_flag("--quick", options.quick, "fewer measurements: half a minute");
+  return command;
+}
+
+}  // namespace servelab

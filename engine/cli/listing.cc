@@ -1,0 +1,267 @@
+#include "engine/cli/listing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "engine/backend/cost/hardware.h"
+#include "engine/core/params.h"
+#include "engine/core/registry.h"
+#include "engine/model/model_config.h"
+#include "engine/serve/policy.h"
+#include "engine/spec/spec.h"
+#include "engine/workload/settings.h"
+
+namespace servelab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Calls visit(path, fields) for each section of a spec; "" is the top level.
+void for_each_section(const std::function<void(const std::string&, const ParamFields&)>& visit) {
+  const auto section = [&visit](const std::string& path, auto settings) {
+    ParamFields fields;
+    settings.fields(fields);
+    visit(path, fields);
+  };
+  section("", SpecHeader{});
+  section("cluster", ClusterSection{});
+  section("lora", LoraSection{});
+  section("engine", EngineSettings{});
+  section("runtime", RuntimeSection{});
+  section("workload", WorkloadBounds{});
+  section("workload.adapters", AdapterSettings{});
+  section("workload.arrivals", ArrivalSettings{});
+  section("workload.popularity", PopularitySettings{});
+  section("workload.lengths", LengthSettings{});
+  section("record", RecordSection{});
+}
+
+std::string default_text(const ParamField& field) {
+  if (field.is_required()) return "required";
+  const std::string value = canonical_json(field.value());
+  return value == "\"\"" ? "default empty" : "default " + value;
+}
+
+std::string field_line(const std::string& name, const ParamField& field) {
+  const std::string limits = field.limits();
+  return fmt::format("  {:<34} {}{}; {}\n  {:<34} {}\n", name, field.type_name(),
+                     limits.empty() ? "" : ", " + limits, default_text(field), "", field.help());
+}
+
+std::string names_line(const std::string& title, const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    if (!text.empty()) text += ", ";
+    text += name;
+  }
+  return title + ":\n  " + (text.empty() ? "(none)" : text) + "\n";
+}
+
+template <class Section>
+std::vector<std::string> choices_of(Section section, const std::string& name) {
+  ParamFields fields;
+  section.fields(fields);
+  for (const ParamField& field : fields.all()) {
+    if (field.name() == name) return field.choices();
+  }
+  return {};
+}
+
+std::string file_fields(const std::string& title, const ParamFields& fields) {
+  std::string text = fmt::format("\n{}\n", title);
+  for (const ParamField& field : fields.all()) text += field_line(field.name(), field);
+  return text;
+}
+
+Json type_schema(const ParamField& field) {
+  const std::string type = field.type_name();
+  Json schema;
+  Json item;
+  const bool is_list = type.rfind("a list of", 0) == 0;
+  if (type == "a whole number") item["type"] = "integer";
+  if (type == "a number" || type == "a list of numbers") item["type"] = "number";
+  if (type == "true or false") item["type"] = "boolean";
+  if (type == "text" || type == "a list of texts") item["type"] = "string";
+  if (!field.choices().empty()) item["enum"] = field.choices();
+  if (is_list) {
+    Json list;
+    list["type"] = "array";
+    list["items"] = item;
+    schema["anyOf"] = Json::array({list, item});
+  } else {
+    schema = item;
+  }
+  const std::string limits = field.choices().empty() ? field.limits() : "";
+  schema["description"] = field.help() + (limits.empty() ? "" : " (" + limits + ")");
+  if (!field.is_required()) schema["default"] = Json::parse(canonical_json(field.value()));
+  return schema;
+}
+
+Json object_schema(const ParamFields& fields) {
+  Json schema;
+  schema["type"] = "object";
+  schema["additionalProperties"] = false;
+  schema["properties"] = Json::object();
+  Json required = Json::array();
+  for (const ParamField& field : fields.all()) {
+    schema["properties"][field.name()] = type_schema(field);
+    if (field.is_required()) required.push_back(field.name());
+  }
+  if (!required.empty()) schema["required"] = required;
+  return schema;
+}
+
+Json technique_schema() {
+  Json map;
+  map["type"] = "object";
+  map["additionalProperties"] = false;
+  map["required"] = Json::array({"technique"});
+  Json& properties = map["properties"];
+  properties["technique"] = {{"enum", Registry<Technique>::instance().names()}};
+  properties["label"] = {{"type", "string"}};
+  properties["with"] = {{"type", "object"}, {"description", "parameters: servelab show NAME"}};
+  properties["route"] = {{"enum", Registry<ClusterPolicy>::instance().names()}};
+  properties["route_with"] = {{"type", "object"}, {"description", "parameters of the route"}};
+  ParamFields engine;
+  EngineSettings settings;
+  settings.fields(engine);
+  properties["engine"] = object_schema(engine);
+  Json name;
+  name["enum"] = Registry<Technique>::instance().names();
+  Json schema;
+  schema["type"] = "array";
+  schema["minItems"] = 1;
+  schema["items"]["anyOf"] = Json::array({name, map});
+  return schema;
+}
+
+}  // namespace
+
+std::string list_text(const Library& library) {
+  const Registry<Technique>& techniques = Registry<Technique>::instance();
+  std::string text = "techniques (servelab show NAME):\n";
+  for (const std::string& name : techniques.names()) {
+    text += fmt::format("  {:<16} {}\n", name, techniques.make(name)->summary());
+  }
+  const Registry<ClusterPolicy>& policies = Registry<ClusterPolicy>::instance();
+  text += "cluster policies (`route`):\n";
+  for (const std::string& name : policies.names()) {
+    text += fmt::format("  {:<24} {}\n", name, policies.make(name)->summary());
+  }
+  text += names_line("backends (`backend`)", choices_of(SpecHeader{}, "backend"));
+  text += names_line("models", library.names("model"));
+  text += names_line("hardware", library.names("hardware"));
+  text += names_line("workloads", library.names("workload"));
+  text += names_line("specs", library.spec_ids());
+  return text;
+}
+
+std::string technique_text(const std::string& name) {
+  const auto technique = Registry<Technique>::instance().make(name);
+  const Technique::Capabilities has = technique->capabilities();
+  const auto yes = [](bool value) { return value ? "yes" : "no"; };
+  std::string text = fmt::format(
+      "{}: {}\npaper: {}\n\ncapabilities\n  {:<34} {}\n  {:<34} {}\n  {:<34} {}\n  {:<34} {}\n"
+      "  {:<34} {}\n",
+      name, technique->summary(), technique->paper(), "several adapters in one step",
+      yes(has.mixed_batches), "merges adapters into the weights", yes(has.merges),
+      "knows the true output length", yes(has.knows_output_length), "computes LoRA on the host",
+      yes(has.host_lora), "cluster policy", technique->default_cluster_policy());
+  ParamFields fields;
+  technique->fields(fields);
+  text += "\nparameters (`with:`)\n";
+  for (const ParamField& field : fields.all()) text += field_line(field.name(), field);
+  if (fields.all().empty()) text += "  (none)\n";
+  const auto policy = Registry<ClusterPolicy>::instance().make(technique->default_cluster_policy());
+  ParamFields route;
+  policy->fields(route);
+  if (!route.all().empty()) text += "\nparameters of its cluster policy (`route_with:`)\n";
+  for (const ParamField& field : route.all()) text += field_line(field.name(), field);
+  EngineSettings before, after;
+  technique->configure(&after);
+  const ConfigNode old_values = effective_params(&before);
+  const ConfigNode new_values = effective_params(&after);
+  for (const auto& [key, value] : new_values.members) {
+    if (old_values.find(key)->scalar == value.scalar) continue;
+    text += fmt::format("\nsets engine.{} to {}\n", key, value.scalar);
+  }
+  return text;
+}
+
+std::string spec_keys_text() {
+  std::string text =
+      "A spec is a YAML file below experiments/; its id is its path there without .yaml.\n";
+  for_each_section([&](const std::string& path, const ParamFields& fields) {
+    text += fmt::format("\n{}\n", path.empty() ? "top level" : path + ":");
+    for (const ParamField& field : fields.all()) text += field_line(field.name(), field);
+  });
+  text +=
+      "\nstructured keys\n"
+      "  workload      a map of the sections above, or a name in base/workload/;\n"
+      "                `extends: name` inside the map merges it over that file\n"
+      "  sweep         dotted paths to lists of values, such as workload.arrivals.rate: [1, 2];\n"
+      "                several paths give every combination; `zip:` a list of maps that change\n"
+      "                together; with.<parameter> sets techniques' parameters,\n"
+      "                cluster.route_with.<parameter> those of cluster policies. A list of such "
+      "maps\n"
+      "                joins their positions; `techniques:` in one: the labels that run there\n"
+      "  techniques    a list of names, or maps of: technique, label, with, route,\n"
+      "                route_with, engine\n"
+      "  seeds         a list of whole numbers, or how many (0, 1, 2, ...); default [0]\n"
+      "  figure        the figure to draw it as, such as dlora/fig10, when it is not the spec's "
+      "id\n"
+      "  quick         what `servelab run --quick` uses instead: dotted paths to values, `sweep`, "
+      "`seeds`\n"
+      "  expect        a list of ids in claims.yaml: what `python -m analysis.verdicts` judges\n";
+  ModelConfig model;
+  ParamFields model_fields;
+  model.fields(model_fields);
+  text += file_fields("a model file (base/model/*.yaml)", model_fields);
+  HardwareProfile hardware;
+  ParamFields hardware_fields;
+  hardware.fields(hardware_fields);
+  return text + file_fields("a hardware file (base/hardware/*.yaml), besides its sections",
+                            hardware_fields);
+}
+
+std::string spec_schema_json() {
+  Json root;
+  Json workload;
+  for_each_section([&](const std::string& path, const ParamFields& fields) {
+    const Json schema = object_schema(fields);
+    if (path.empty()) {
+      root = schema;
+    } else if (path == "workload") {
+      workload = schema;
+      workload["properties"]["extends"] = {{"type", "string"}};
+    } else if (path.rfind("workload.", 0) == 0) {
+      workload["properties"][path.substr(9)] = schema;
+    } else {
+      root["properties"][path] = schema;
+    }
+  });
+  root["properties"]["cluster"]["properties"]["route_with"] = {
+      {"type", "object"}, {"description", "parameters for every route that has them"}};
+  Json name;
+  name["type"] = "string";
+  root["properties"]["workload"]["anyOf"] = Json::array({name, workload});
+  root["properties"]["sweep"] = {{"type", Json::array({"object", "array"})}};
+  root["properties"]["techniques"] = technique_schema();
+  root["properties"]["seeds"] = Json::object();
+  root["properties"]["figure"] = Json::object();
+  root["properties"]["quick"] = {{"type", "object"}};
+  root["properties"]["expect"] = {{"type", "array"}, {"items", {{"type", "string"}}}};
+  root["required"].push_back("workload");
+  root["required"].push_back("techniques");
+  Json schema;
+  schema["$schema"] = "https://json-schema.org/draft/2020-12/schema";
+  schema["title"] = "servelab experiment";
+  schema.update(root);
+  return schema.dump(2) + "\n";
+}
+
+}  // namespace servelab

@@ -1,3 +1,0 @@
-#include "engine/run/cli.h"
-
-int main(int argc, char** argv) { return servelab::run_cli(argc, argv); }

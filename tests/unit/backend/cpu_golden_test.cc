@@ -1,0 +1,194 @@
+// The CPU engine against transformers + PEFT (tests/golden/models): logits within 1e-4 in f32 and
+// the same 64 greedy tokens for the base model, for one adapter, merged or not, and for a mixed
+// batch of the base and four adapters of ranks 4, 8, 16 and 64 under every LoRA kernel.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "engine/backend/cpu/executor.h"
+#include "engine/cli/generate.h"
+#include "engine/core/config_node.h"
+#include "tests/unit/model/weights_testing.h"
+
+namespace servelab {
+namespace {
+
+constexpr double kTolerance = 1e-4;
+constexpr int kBlockTokens = 8;
+constexpr int kBlocksPerSequence = 16;
+
+std::vector<std::int32_t> ids_of(const ConfigNode& list) {
+  std::vector<std::int32_t> ids;
+  for (const ConfigNode& item : list.items) ids.push_back(std::stoi(item.scalar));
+  return ids;
+}
+
+// One family's fixtures, and an executor for it.
+class Family {
+ public:
+  Family(const std::string& name, kernels::Isa isa)
+      : folder_(test::golden_folder(name)),
+        model(load_hf_config(folder_ + "/model")),
+        logits(TensorFiles::open_file(folder_ + "/expected.safetensors")) {
+    const ConfigNode expected = parse_yaml_file(folder_ + "/expected.json");
+    for (const ConfigNode& prompt : expected.find("prompts")->items) {
+      prompts.push_back(ids_of(prompt));
+    }
+    CpuExecutorOptions options;
+    options.isa = isa;
+    options.type = kernels::DType::kF32;
+    options.threads = 2;
+    options.block_tokens = kBlockTokens;
+    options.kv_blocks = 5 * kBlocksPerSequence;
+    executor =
+        std::make_unique<CpuExecutor>(model, *load_hf_weights(folder_ + "/model", model), options);
+    for (const ConfigMember& entry : expected.find("cases")->members) {
+      Case& added = cases.emplace_back();
+      added.name = entry.key;
+      for (const ConfigNode& tokens : entry.value.find("greedy")->items) {
+        added.greedy.push_back(ids_of(tokens));
+      }
+      if (entry.key == "base") continue;
+      added.adapter =
+          executor->pack_adapter(*load_peft_adapter(folder_ + "/" + entry.key, model), 64);
+    }
+  }
+
+  // Largest difference between a row of logits and the expected ones of a case's prompt.
+  double difference(std::span<const float> row, const std::string& name, std::size_t prompt) const {
+    const Tensor expected =
+        logits.take(name + "." + std::to_string(prompt) + ".last", 0, model.vocab);
+    double worst = 0;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      worst = std::max(worst, std::abs(static_cast<double>(row[i]) - test::value_at(expected, i)));
+    }
+    return worst;
+  }
+
+  struct Case {
+    std::string name;
+    std::vector<std::vector<std::int32_t>> greedy;  // by prompt
+    std::unique_ptr<DeviceAdapter> adapter;
+  };
+
+ private:
+  std::string folder_;
+
+ public:
+  ModelConfig model;
+  TensorFiles logits;
+  std::vector<std::vector<std::int32_t>> prompts;
+  std::unique_ptr<CpuExecutor> executor;
+  std::vector<Case> cases;
+};
+
+class CpuGolden : public ::testing::TestWithParam<std::tuple<const char*, kernels::Isa>> {
+ protected:
+  CpuGolden() : family_(std::get<0>(GetParam()), std::get<1>(GetParam())) {}
+
+  // Continues every case's sequence for prompt `prompt` in one batch; `worst` is over their logits.
+  std::vector<std::vector<std::int32_t>> generate_mixed(std::size_t prompt, LoraKernel kernel,
+                                                        double* worst) {
+    const std::size_t count = family_.cases.size();
+    std::vector<std::vector<std::int32_t>> ids(count, family_.prompts[prompt]);
+    std::vector<std::vector<BlockIndex>> blocks(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      blocks[i].resize(kBlocksPerSequence);
+      std::iota(blocks[i].begin(), blocks[i].end(), static_cast<int>(i) * kBlocksPerSequence);
+    }
+    std::size_t context = 0;
+    std::vector<std::int32_t> sampled;
+    for (int step = 0; step < 64; ++step) {
+      std::vector<SequenceSlice> slices(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        slices[i].context = static_cast<std::int32_t>(context);
+        slices[i].tokens = std::span(ids[i]).subspan(context);
+        slices[i].blocks = blocks[i];
+        slices[i].adapter = family_.cases[i].adapter.get();
+        slices[i].samples = true;
+      }
+      family_.executor->run(slices, {Exec::kUnmerged, kernel}, {}, &sampled);
+      const auto vocab = static_cast<std::size_t>(family_.model.vocab);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (step == 0) {
+          *worst = std::max(*worst,
+                            family_.difference(family_.executor->logits().subspan(i * vocab, vocab),
+                                               family_.cases[i].name, prompt));
+        }
+        ids[i].push_back(sampled[i]);
+      }
+      context = ids[0].size() - 1;
+    }
+    for (auto& list : ids) {
+      list.erase(list.begin(),
+                 list.begin() + static_cast<std::ptrdiff_t>(family_.prompts[prompt].size()));
+    }
+    return ids;
+  }
+
+  Family family_;
+};
+
+TEST_P(CpuGolden, OneSequenceUnmergedAndMerged) {
+  double worst = 0;
+  for (const Family::Case& c : family_.cases) {
+    for (const bool merged : {false, true}) {
+      if (merged && c.adapter == nullptr) continue;
+      if (merged) family_.executor->merge(*c.adapter);
+      const Exec exec = merged ? Exec::kMerged : Exec::kUnmerged;
+      const DeviceAdapter* const adapter = merged ? nullptr : c.adapter.get();
+      for (std::size_t p = 0; p < family_.prompts.size(); ++p) {
+        generate(family_.executor.get(), family_.prompts[p], adapter, exec, 1, {});
+        worst = std::max(worst, family_.difference(family_.executor->logits(), c.name, p));
+        EXPECT_EQ(generate(family_.executor.get(), family_.prompts[p], adapter, exec, 64, {}),
+                  c.greedy[p])
+            << c.name << (merged ? " merged" : "") << ", prompt " << p;
+      }
+      family_.executor->unmerge();
+    }
+  }
+  EXPECT_LT(worst, kTolerance);
+  std::printf("  %s: logits differ by at most %.1e\n", std::get<0>(GetParam()), worst);
+}
+
+TEST_P(CpuGolden, AMixedBatchUnderEveryKernel) {
+  std::vector<LoraKernel> kernels = {LoraKernel::kSgmv};  // enough for the slow reference
+  if (std::get<1>(GetParam()) != kernels::Isa::kReference) {
+    kernels = {LoraKernel::kBgmv, LoraKernel::kMbgmv, LoraKernel::kSgmv, LoraKernel::kEinsum};
+  }
+  for (const LoraKernel kernel : kernels) {
+    double worst = 0;
+    for (std::size_t p = 0; p < family_.prompts.size(); ++p) {
+      const auto outputs = generate_mixed(p, kernel, &worst);
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        EXPECT_EQ(outputs[i], family_.cases[i].greedy[p]) << family_.cases[i].name;
+      }
+    }
+    EXPECT_LT(worst, kTolerance);
+    std::printf("  %s, mixed batch, %s: logits differ by at most %.1e\n", std::get<0>(GetParam()),
+                name(kernel), worst);
+  }
+}
+
+std::vector<kernels::Isa> isas() {
+  std::vector<kernels::Isa> list;
+  for (const auto isa :
+       {kernels::Isa::kReference, kernels::Isa::kAvx2, kernels::Isa::kAvx512Bf16}) {
+    if (kernels::supported(isa)) list.push_back(isa);
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, CpuGolden,
+                         ::testing::Combine(::testing::Values("llama", "mistral", "qwen2"),
+                                            ::testing::ValuesIn(isas())),
+                         [](const auto& info) {
+                           std::string text = kernels::ops(std::get<1>(info.param)).name;
+                           std::replace(text.begin(), text.end(), '-', '_');
+                           return std::string(std::get<0>(info.param)) + "_" + text;
+                         });
+
+}  // namespace
+}  // namespace servelab

@@ -1,0 +1,122 @@
+// The model and hardware files under experiments/base, and what their loaders refuse.
+#include "engine/model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/backend/cost/hardware.h"
+#include "engine/core/check.h"
+
+namespace servelab {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kAllTargets = {"q", "k", "v", "o", "gate", "up", "down"};
+const char* const kDevices[] = {"a10-24g",  "a100-80g",   "a800-80g", "h100-64g",
+                                "h100-80g", "hopper-96g", "h200-141g"};
+
+std::string base_path(const std::string& kind, const std::string& name) {
+  return std::string(SERVELAB_SOURCE_DIR) + "/experiments/base/" + kind + "/" + name + ".yaml";
+}
+HardwareProfile device(const std::string& name) {
+  return load_hardware_profile(base_path("hardware", name));
+}
+ModelConfig model(const std::string& name) { return load_model_config(base_path("model", name)); }
+
+std::string error_of(const std::string& yaml, const std::string& kind) {
+  const std::string path = std::filesystem::path(::testing::TempDir()) / ("servelab_" + kind);
+  std::ofstream(path) << yaml;
+  try {
+    if (kind == "model") {
+      load_model_config(path);
+    } else {
+      load_hardware_profile(path);
+    }
+  } catch (const SpecError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ModelConfigTest, ParameterCountsAreThePublishedOnes) {
+  EXPECT_EQ(model("llama-2-7b").parameters(), 6738415616);
+  EXPECT_EQ(model("llama-2-13b").parameters(), 13015864320);
+  EXPECT_EQ(model("llama-2-70b").parameters(), 68976648192);
+  EXPECT_EQ(model("llama-3.1-8b").parameters(), 8030261248);
+  EXPECT_EQ(model("qwen2.5-7b").parameters(), 7615616512);
+}
+
+TEST(ModelConfigTest, SmallModelsForRealRunsHaveTheirSizes) {
+  EXPECT_EQ(model("tiny-15m").parameters(), 15191712);
+  EXPECT_EQ(model("llama-134m").parameters(), 134105856);
+  EXPECT_EQ(model("llama-1b").parameters(), 1100048384);
+  EXPECT_EQ(model("llama-134m").weights, "random");
+}
+
+TEST(ModelConfigTest, RotarySettingsAreReadAndRecorded) {
+  EXPECT_EQ(model("llama-2-7b").rope_scaling.type, "none");
+  EXPECT_EQ(model("qwen2.5-7b").rope_theta, 1e6);
+  EXPECT_EQ(model("qwen2.5-7b").rms_norm_eps, 1e-6);
+  ModelConfig llama = model("llama-3.1-8b");
+  EXPECT_EQ(llama.rope_scaling, (RopeScaling{"llama3", 8, 1, 4, 8192}));
+  EXPECT_EQ(effective_params(&llama).find("rope_scaling.factor")->scalar, "8");
+}
+
+TEST(ModelConfigTest, SizesFollowFromTheShape) {
+  EXPECT_EQ(model("llama-2-7b").kv_bytes_per_token(), 512 * kKiB);
+  EXPECT_EQ(model("llama-3.1-8b").kv_bytes_per_token(), 128 * kKiB);
+  // CaraServe: a rank 64 adapter of q, k and v takes about 100 MiB on Llama-2-7B.
+  EXPECT_EQ(model("llama-2-7b").lora_bytes(64, {"q", "k", "v"}), 96 * kMiB);
+  EXPECT_EQ(model("llama-3.1-8b").lora_parameters(8, kAllTargets), 20971520);
+}
+
+TEST(ModelConfigTest, MistakesAreReportedWithPlaceAndNearestName) {
+  EXPECT_THAT(error_of("name: x\nlayer: 3\n", "model"),
+              AllOf(HasSubstr(":2:"), HasSubstr("layers")));
+  const std::string good =
+      "name: x\nlayers: 1\nhidden: 8\nheads: 2\nkv_heads: 2\nhead_dim: 4\nffn: 8\nvocab: 9\n"
+      "source: s\n";
+  EXPECT_EQ(error_of(good, "model"), "");
+  EXPECT_THAT(error_of(good + "rope_scaling: {type: yarn}\n", "model"),
+              AllOf(HasSubstr(":10:16"), HasSubstr("llama3")));
+  EXPECT_THAT(error_of(good + "rope_scaling: {type: linear, facto: 2}\n", "model"),
+              AllOf(HasSubstr("rope_scaling.facto"), HasSubstr("rope_scaling.factor")));
+  EXPECT_THAT(error_of(good + "rope_scaling: {factor: 2}\n", "model"), HasSubstr("'type'"));
+  EXPECT_THAT(error_of(good + "rope_scaling: 2\n", "model"), HasSubstr("must be a map"));
+  try {
+    linear_shape(model("llama-2-7b"), "gates");
+    FAIL() << "'gates' must be refused";
+  } catch (const SpecError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("gate"));
+  }
+}
+
+TEST(HardwareProfileTest, EveryProfileLoadsAndNamesItsSource) {
+  for (const char* name : kDevices) {
+    HardwareProfile hw = device(name);
+    EXPECT_GT(hw.source.size(), 20u) << name;
+    EXPECT_NE(hw.effective().find("gemm"), nullptr);
+  }
+}
+
+TEST(HardwareProfileTest, MistakesAreReportedWithPlaceAndNearestName) {
+  std::ifstream file(base_path("hardware", "a100-80g"));
+  std::stringstream text;
+  text << file.rdbuf();
+  std::string yaml = text.str();
+  const std::string good = "  wave_us:";
+  yaml.replace(yaml.find(good), good.size(), "  waves_us:");
+  EXPECT_THAT(error_of(yaml, "hardware"), AllOf(HasSubstr("waves_us"), HasSubstr("wave_us")));
+  EXPECT_THAT(error_of("name: x\ngeneration: volta\n", "hardware"), HasSubstr("ampere"));
+}
+
+}  // namespace
+}  // namespace servelab
