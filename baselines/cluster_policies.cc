@@ -31,7 +31,8 @@ class LeastLoaded final : public ClusterPolicy {
   }
 };
 
-// A static split: each adapter belongs to one replica, adapters dealt out evenly in id order.
+// A static split: each adapter belongs to one replica, adapters dealt out evenly in id order; where
+// there are several models and no adapters, each model.
 class ByAdapter final : public ClusterPolicy {
  public:
   std::string summary() const override {
@@ -39,6 +40,10 @@ class ByAdapter final : public ClusterPolicy {
   }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
     const std::size_t replicas = view.replicas().size();
+    const std::size_t models = view.models().size();
+    if (view.adapter_table().empty() && models > 1) {
+      return static_cast<ReplicaId>(index(request.model) * replicas / models);
+    }
     if (request.adapter == kBaseModel) return static_cast<ReplicaId>(index(request.id) % replicas);
     return static_cast<ReplicaId>(index(request.adapter) * replicas / view.adapter_table().size());
   }
@@ -58,7 +63,8 @@ class FullestFit final : public ClusterPolicy {
       if (replica->unfinished() < emptiest->unfinished()) emptiest = replica;
       const bool fits =
           replica->unfinished() < static_cast<std::size_t>(replica->limits().max_batch) &&
-          replica->kv().free_blocks() >= replica->kv().blocks_for(request.prompt_tokens + 1);
+          replica->kv().free_blocks() >=
+              replica->blocks_for(request.model, request.prompt_tokens + 1);
       if (fits && (best == nullptr || replica->unfinished() > best->unfinished())) best = replica;
     }
     return (best != nullptr ? best : emptiest)->id();

@@ -65,10 +65,10 @@ class ArtifactDispatch : public ClusterPolicy {
     f.add("merged_ratio", &params_.merged_ratio, "assumed time of a merged batch over a mixed one")
         .range(0.01, 10);
   }
-  Placement place(const ClusterView& view) override {
+  Deployment deploy(const DeploymentView& view) override {
     const Placement placement = place_as_artifact(placement_problem(view, 1.0), copies());
     holders_.open(placement, view.adapter_table().size());
-    return placement;
+    return deploy_placed(view, placement);
   }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
     if (request.adapter == kBaseModel) return cheapest(request.adapter, view);
@@ -153,9 +153,8 @@ class ArtifactPeriodic final : public ArtifactDispatch {
         .range(1e-3, 1e6);
     f.add("max_nodes", &params_.max_nodes, "limit of the solver's branch and bound").range(1, 1e9);
   }
-  Placement place(const ClusterView& view) override {
+  void begin(const ClusterView& view) override {
     history_.open(view.adapter_table().size(), params_.prior_exec_s);
-    return ArtifactDispatch::place(view);
   }
   void on_finished(const FinishedRequest& request) override {
     history_.add(request.adapter, to_seconds(request.execution));
@@ -199,7 +198,7 @@ class ArtifactPeriodic final : public ArtifactDispatch {
       for (const auto& queue : {replica->running(), replica->swapped(), replica->waiting()}) {
         for (const RequestId id : queue) {
           const RequestView& r = replica->request(id);
-          blocks += replica->kv().blocks_for(r.context() + r.pending());
+          blocks += replica->blocks_for(r.model(), r.context() + r.pending());
         }
       }
       return static_cast<double>(blocks) / static_cast<double>(replica->kv().total_blocks());

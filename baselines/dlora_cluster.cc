@@ -23,7 +23,7 @@ void add_history_field(ParamFields& f, std::string* history) {
       .one_of({"long-term", "none"});
 }
 
-PlacementProblem problem_of(const ClusterView& view, double preload_share,
+PlacementProblem problem_of(const DeploymentView& view, double preload_share,
                             const std::string& history) {
   PlacementProblem problem = placement_problem(view, preload_share);
   if (history == "none") {
@@ -49,10 +49,13 @@ class DloraProactive : public ClusterPolicy {
         .range(1e-6, 1e6);
   }
 
-  Placement place(const ClusterView& view) override {
+  Deployment deploy(const DeploymentView& view) override {
+    return deploy_placed(
+        view, place_by_burst_tolerance(problem_of(view, preload_share_, history_kind_)));
+  }
+  void begin(const ClusterView& view) override {
     history_.open(view.adapter_table().size(), prior_exec_s_);
     merged_ratio_ = merged_speed_ratio(*view.replicas().front(), LoraKernel::kEinsum);
-    return place_by_burst_tolerance(problem_of(view, preload_share_, history_kind_));
   }
 
   // The shortest pending time: loading the adapter, if it is not there, and the queue.
@@ -140,7 +143,7 @@ class DloraRoundRobin final : public ClusterPolicy {
         .range(0, 1);
     add_history_field(f, &history_kind_);
   }
-  Placement place(const ClusterView& view) override {
+  Deployment deploy(const DeploymentView& view) override {
     const Placement placement =
         place_by_burst_tolerance(problem_of(view, preload_share_, history_kind_));
     holders_.resize(view.adapter_table().size() + 1);  // the base model last
@@ -151,7 +154,7 @@ class DloraRoundRobin final : public ClusterPolicy {
     for (Holders& holders : holders_) {  // what has no copy is loaded where its turn comes
       if (holders.replicas.empty()) holders.replicas = holders_.back().replicas;
     }
-    return placement;
+    return deploy_placed(view, placement);
   }
   ReplicaId route(const RoutedRequest& request, const ClusterView& /*view*/) override {
     Holders& holders =

@@ -17,6 +17,10 @@ void oldest_requests(const ReplicaView& view, int limit, std::vector<RequestId>*
 void oldest_of_adapter(const ReplicaView& view, AdapterId adapter, int limit,
                        std::vector<RequestId>* out);
 
+// Likewise of one model, of those without an adapter.
+void oldest_of_model(const ReplicaView& view, ModelId model, int limit,
+                     std::vector<RequestId>* out);
+
 // Adds `batch` in order until something does not fit; adapters are acquired as needed. When the
 // head itself finds no blocks, later arrivals give way to it. Returns how many were added.
 int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, StepBuilder* builder);

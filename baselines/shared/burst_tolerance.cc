@@ -99,23 +99,28 @@ class Growing {
 
 }  // namespace
 
-PlacementProblem placement_problem(const ClusterView& view, double preload_share) {
-  const ReplicaView& replica = *view.replicas().front();
-  const AdapterPool& pool = replica.adapters();
+PlacementProblem placement_problem(const DeploymentView& view, double preload_share) {
+  const std::vector<Unit>& units = view.equal_replicas().units;
+  const UnitMemory memory = view.memory(units.front());
   PlacementProblem problem;
   problem.load.assign(view.long_term_shares().begin(), view.long_term_shares().end());
-  for (std::size_t k = 0; k < view.adapter_table().size(); ++k) {
-    problem.adapter_blocks.push_back(
-        pool.blocks_of(static_cast<AdapterId>(static_cast<std::uint32_t>(k))));
+  for (const Adapter& adapter : view.adapter_table()) {
+    problem.adapter_blocks.push_back(memory.adapters.blocks_of(adapter.bytes));
   }
-  problem.replicas = view.replicas().size();
-  problem.replica_blocks = replica.kv().total_blocks();
+  problem.replicas = units.size();
+  problem.replica_blocks = memory.kv_blocks;
   problem.preload_blocks =
       static_cast<std::int64_t>(preload_share * static_cast<double>(problem.replica_blocks));
-  problem.preload_adapters = pool.memory() == AdapterMemory::kSlots
-                                 ? pool.slots()
+  problem.preload_adapters = memory.adapters.memory == AdapterMemory::kSlots
+                                 ? memory.adapters.slots
                                  : static_cast<std::int64_t>(problem.load.size());
   return problem;
+}
+
+Deployment deploy_placed(const DeploymentView& view, const Placement& placement) {
+  Deployment deployment = view.equal_replicas();
+  for (std::size_t j = 0; j < placement.size(); ++j) deployment.units[j].adapters = placement[j];
+  return deployment;
 }
 
 Placement place_by_burst_tolerance(const PlacementProblem& problem) {

@@ -13,6 +13,9 @@
 
 namespace servelab {
 
+// Adapters to hold, by replica.
+using Placement = std::vector<std::vector<AdapterId>>;
+
 // Plain numbers, in blocks of a replica's memory; every replica is alike.
 struct PlacementProblem {
   std::vector<double> load;                  // [adapters] average load; 0: never preloaded
@@ -23,9 +26,12 @@ struct PlacementProblem {
   std::int64_t preload_adapters = 0;  // how many a replica may hold
 };
 
-// The problem of a cluster: loads are the long-term shares. `preload_share` of each replica's
-// memory, or of its slots all, may be preloaded.
-PlacementProblem placement_problem(const ClusterView& view, double preload_share);
+// The problem of a cluster's equal replicas: loads are the long-term shares. `preload_share` of each
+// replica's memory, or of its slots all, may be preloaded.
+PlacementProblem placement_problem(const DeploymentView& view, double preload_share);
+
+// Those replicas, with what `placement` says held before the first request.
+Deployment deploy_placed(const DeploymentView& view, const Placement& placement);
 
 // Greedy: the adapter with the lowest tolerance (the highest load among those without a copy, whose
 // tolerance is 0) goes to the replica without it that has the most memory left, then the least

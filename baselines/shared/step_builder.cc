@@ -14,6 +14,7 @@ void StepBuilder::begin(const ReplicaView& view, StepPlan* plan, int max_batch) 
   requests_left_ = std::min(max_batch, view.limits().max_batch);
   tokens_left_ = view.limits().max_batch_tokens;
   block_tokens_ = view.kv().block_tokens();
+  page_blocks_ = view.blocks_for(plan->model, 1);
   free_blocks_ = view.kv().free_blocks();
   free_slots_ = view.adapters().slots() - view.adapters().held();
   acquired_ = kBaseModel;
@@ -79,7 +80,7 @@ bool StepBuilder::evict_one() {
 
 std::int64_t StepBuilder::blocks_missing(RequestId id, int tokens) const {
   const RequestView& r = view_->request(id);
-  return std::max<std::int64_t>(0, view_->kv().blocks_for(r.context() + tokens) - r.blocks());
+  return std::max<std::int64_t>(0, view_->blocks_for(r.model(), r.context() + tokens) - r.blocks());
 }
 
 void StepBuilder::preempt(RequestId id) {

@@ -150,7 +150,7 @@ Bytes machine_memory() {
 
 // "<processor>, 2 threads" from the run's context.
 std::string machine_name() {
-  const ConfigNode context = parse_yaml(context_json(0, 0), "context");
+  const ConfigNode context = parse_yaml(context_json({}, 0), "context");
   const ConfigNode* processor = context.find("processor");
   return processor != nullptr ? processor->scalar : "unknown processor";
 }

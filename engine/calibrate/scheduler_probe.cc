@@ -40,32 +40,9 @@ class RandomAdapters final : public AdapterSource {
 };
 
 // Adds up the features of Lat_sched over the steps that pass through it.
-class Observer final : public Backend {
+class Observer final : public ForwardingBackend {
  public:
-  explicit Observer(Backend* backend) : backend_(backend) {}
-
-  const char* unsupported(const StepPlan& plan) const override {
-    return backend_->unsupported(plan);
-  }
-  int max_steps_in_flight() const override { return backend_->max_steps_in_flight(); }
-  const CostModel& cost() const override { return backend_->cost(); }
-  void attach(ReplicaId replica, const ReplicaLayout& layout) override {
-    backend_->attach(replica, layout);
-  }
-  void preload(ReplicaId replica, AdapterId adapter) override {
-    backend_->preload(replica, adapter);
-  }
-  void evict(ReplicaId replica, AdapterId adapter) override { backend_->evict(replica, adapter); }
-  void drop_swapped(ReplicaId replica, RequestId request) override {
-    backend_->drop_swapped(replica, request);
-  }
-  void forget(RequestId request) override { backend_->forget(request); }
-  void load(ReplicaId replica, AdapterId adapter, Bytes bytes) override {
-    backend_->load(replica, adapter, bytes);
-  }
-  StepTiming collect(ReplicaId replica, std::uint32_t slot) override {
-    return backend_->collect(replica, slot);
-  }
+  using ForwardingBackend::ForwardingBackend;
   void submit(const StepWork& work) override {
     const BatchShape& s = work.shape;
     const auto pending = static_cast<double>(s.waiting);
@@ -73,13 +50,10 @@ class Observer final : public Backend {
     waiting += pending;
     waiting_by_share += pending * static_cast<double>(s.lora_adapters) /
                         static_cast<double>(std::max<std::int64_t>(1, s.served_adapters));
-    backend_->submit(work);
+    ForwardingBackend::submit(work);
   }
 
   double requests = 0, waiting = 0, waiting_by_share = 0;
-
- private:
-  Backend* backend_;
 };
 
 Workload workload_of(const PlannedSchedule& schedule, const ModelConfig& model) {
@@ -105,8 +79,8 @@ ClusterSettings settings_of(const PlannedSchedule& schedule, const ModelConfig& 
   ClusterSettings settings;
   settings.engine.limits.max_batch = schedule.max_batch;
   settings.engine.adapter_slots = schedule.slots;
-  settings.memory.kv_per_token = model.kv_bytes_per_token();
-  settings.memory.device = 64 * kMiB;
+  settings.models.front().memory[1].kv_per_token = model.kv_bytes_per_token();
+  settings.device_memory = 64 * kMiB;
   settings.max_arrival_lag = kNever;  // everyone comes at once
   return settings;
 }
@@ -140,11 +114,9 @@ SchedulerSample probe_scheduler(const std::string& backend, const PlannedSchedul
   RunRecord record;
   record.options.measure_scheduling = true;
   const auto technique = Registry<Technique>::instance().make("vllm-lora");
-  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-  policies.push_back(technique->replica_policy());
-  Cluster cluster(settings_of(schedule, model), workload, std::move(policies),
-                  Registry<ClusterPolicy>::instance().make("round-robin"), &observer, &timeline,
-                  &record);
+  Cluster cluster(
+      settings_of(schedule, model), workload, [&] { return technique->replica_policy(); },
+      Registry<ClusterPolicy>::instance().make("round-robin"), &observer, &timeline, &record);
   cluster.run();
   const ReplicaTotals& totals = record.replicas.at(0);
   if (totals.steps == 0) throw SpecError("calibration: the scheduler's run made no step");

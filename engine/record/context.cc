@@ -4,6 +4,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -49,11 +50,46 @@ const char* optimisation() {
 #endif
 }
 
+// "0-7,9" of ids in any order.
+std::string ranges(std::vector<AdapterId> ids) {
+  std::sort(ids.begin(), ids.end());
+  std::string text;
+  for (std::size_t first = 0; first < ids.size();) {
+    std::size_t last = first;
+    while (last + 1 < ids.size() && index(ids[last + 1]) == index(ids[last]) + 1) ++last;
+    if (!text.empty()) text += ',';
+    text += std::to_string(index(ids[first]));
+    if (last > first) text += '-' + std::to_string(index(ids[last]));
+    first = last + 1;
+  }
+  return text;
+}
+
+nlohmann::json units_json(const Deployment& deployment) {
+  nlohmann::json units = nlohmann::json::array();
+  for (const Unit& unit : deployment.units) {
+    nlohmann::json json;
+    json["devices"] = unit.devices;
+    json["off"] = unit.off;
+    json["adapter_slots"] = unit.adapter_slots;
+    json["slot_rank"] = unit.slot_rank;
+    json["adapters"] = ranges(unit.adapters);
+    json["model_slots"] = unit.model_slots;
+    for (const UnitModel& entry : unit.models) {
+      json["models"].push_back({{"model", index(entry.model)},
+                                {"share", entry.share},
+                                {"takes_turns", entry.takes_turns}});
+    }
+    units.push_back(std::move(json));
+  }
+  return units;
+}
+
 }  // namespace
 
 std::string version_text() { return "0.1.0"; }
 
-std::string context_json(double wall_s, double decisions_wall_s, const std::string& device) {
+std::string context_json(const RunRecord& record, double wall_s, const std::string& device) {
   utsname system{};
   uname(&system);
   nlohmann::json json;
@@ -68,7 +104,8 @@ std::string context_json(double wall_s, double decisions_wall_s, const std::stri
   if (!device.empty()) json["device"] = device;
   json["written"] = utc_now();
   json["wall_s"] = wall_s;
-  json["decisions_wall_s"] = decisions_wall_s;
+  json["decisions_wall_s"] = to_seconds(record.cluster.decision_wall_time);
+  if (!record.deployment.units.empty()) json["deployment"] = units_json(record.deployment);
   return json.dump();
 }
 

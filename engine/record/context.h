@@ -11,7 +11,7 @@ std::string version_text();  // "0.1.0"
 // JSON: machine, processor, compiler, library versions, start time, the point's wall time, of which
 // the cluster policy's decisions took `decisions_wall_s`, and the accelerator that it ran on, if
 // any.
-std::string context_json(double wall_s, double decisions_wall_s, const std::string& device = "");
+std::string context_json(const RunRecord& record, double wall_s, const std::string& device = "");
 
 // Lines for `servelab version`; `backends` are those of this build.
 std::string version_report(const std::string& backends);

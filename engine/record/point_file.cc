@@ -162,6 +162,10 @@ void write_steps(Hdf5Writer* out, const RunRecord& record) {
   }
   c.column<std::int32_t>("merged", {"1", "adapter in the weights, -1 for none"},
                          [&](std::size_t i) { return or_minus_one(s[i].merged); });
+  if (std::any_of(s.begin(), s.end(), [](const S& step) { return step.model != ModelId{}; })) {
+    c.column<std::uint16_t>("model", {"1", "whose requests it ran"},
+                            [&](std::size_t i) { return index(s[i].model); });
+  }
   count("output_tokens", "tokens", "sampled", &S::output_tokens);
   for_each_part([&](const char* name, const char* text, auto part) {
     c.column<std::int64_t>(std::string("parts/").append(name).c_str(), {"ns", text},

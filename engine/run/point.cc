@@ -342,9 +342,8 @@ ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload
   PointSettings copy = settings;  // fields() needs members that it could write to
   ConfigNode engine = effective_params(&copy.engine);
   const bool unified = copy.engine.adapter_memory == AdapterMemory::kUnified;
-  const bool whole = copy.engine.adapter_form == AdapterForm::kWholeModel;
   engine.set("adapter_memory", ConfigNode::of(unified ? "unified" : "slots"));
-  engine.set("adapter_form", ConfigNode::of(whole ? "whole-model" : "lora"));
+  engine.set("adapter_form", ConfigNode::of(copy.engine.adapters_as_models ? "whole-model" : "lora"));
   ConfigNode technique = ConfigNode::map();
   technique.set("technique", ConfigNode::of(copy.technique_id));
   technique.set("with", copy.technique_params);

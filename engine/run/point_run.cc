@@ -1,6 +1,7 @@
 // Running a resolved point: on the twin, the null backend or a real one, or as a replay.
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -8,17 +9,10 @@
 #include "engine/run/point.h"
 #include "engine/run/real_run.h"
 #include "engine/serve/backend.h"
+#include "engine/workload/adapters_as_models.h"
 
 namespace servelab {
 namespace {
-
-std::vector<std::unique_ptr<ReplicaPolicy>> make_replica_policies(const PointSettings& settings) {
-  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-  for (int i = 0; i < settings.cluster.replicas; ++i) {
-    policies.push_back(settings.technique->replica_policy());
-  }
-  return policies;
-}
 
 // A real engine merges into a copy of the matrices that hold the targets: q, k and v lie in one,
 // gate and up in another.
@@ -41,27 +35,42 @@ Bytes merge_copy_bytes(const ModelConfig& model, const std::vector<std::string>&
   return bytes;
 }
 
+// Its memory on as many devices as the spec says, and on the others that a deployment may choose.
+ServedModel served_model(const PointSettings& settings) {
+  ServedModel served;
+  served.name = settings.model.name;
+  served.max_context_tokens = settings.model.max_context_tokens;
+  const int all = settings.cluster.replicas * settings.cluster.tensor_parallel;
+  std::set<int> counts = {settings.cluster.tensor_parallel};
+  for (int devices = 1; devices <= all; devices *= 2) {
+    if (settings.model.heads % devices == 0) counts.insert(devices);
+  }
+  for (const int devices : counts) {
+    const MemoryNeeds needs =
+        memory_needs(settings.model, devices, settings.engine.limits.max_batch_tokens,
+                     settings.engine.limits.max_batch);
+    ModelMemory& memory = served.memory[devices];
+    memory = {needs.weights, needs.activations, needs.kv_per_token};
+    if (is_real(settings.backend) && settings.technique->capabilities().merges) {
+      memory.activations += merge_copy_bytes(settings.model, settings.lora.targets);
+    }
+  }
+  return served;
+}
+
 ClusterSettings cluster_settings(const PointSettings& settings) {
   ClusterSettings cluster;
   cluster.replicas = settings.cluster.replicas;
+  cluster.tensor_parallel = settings.cluster.tensor_parallel;
   cluster.engine = settings.engine;
-  const MemoryNeeds needs =
-      memory_needs(settings.model, settings.cluster.tensor_parallel,
-                   settings.engine.limits.max_batch_tokens, settings.engine.limits.max_batch);
-  cluster.memory.device = static_cast<Bytes>(static_cast<double>(settings.hardware.memory_bytes) *
+  cluster.device_memory = static_cast<Bytes>(static_cast<double>(settings.hardware.memory_bytes) *
                                              settings.engine.memory_fraction);
-  cluster.memory.weights = needs.weights;
-  cluster.memory.activations = needs.activations;
-  cluster.memory.kv_per_token = needs.kv_per_token;
-  cluster.memory.max_context_tokens = settings.model.max_context_tokens;
+  cluster.models = {served_model(settings)};
   cluster.reveal_output_length = settings.technique->capabilities().knows_output_length;
   if (settings.cluster.stop_at_s > 0) cluster.stop_at = from_seconds(settings.cluster.stop_at_s);
   cluster.max_unfinished = settings.cluster.max_unfinished;
   cluster.migration_delay = from_seconds(settings.cluster.migration_delay_s);
   cluster.max_arrival_lag = from_seconds(settings.runtime.max_arrival_lag_s);
-  if (is_real(settings.backend) && settings.technique->capabilities().merges) {
-    cluster.memory.activations += merge_copy_bytes(settings.model, settings.lora.targets);
-  }
   return cluster;
 }
 
@@ -79,17 +88,39 @@ RecorderOptions recorder_options(const PointSettings& settings) {
 
 void run_cluster(const PointSettings& settings, const Workload& workload, Backend* backend,
                  Timeline* timeline, RunRecord* record) {
+  ClusterSettings cluster_as = cluster_settings(settings);
+  WorkloadOfModels models;
+  if (settings.engine.adapters_as_models) {
+    models = adapters_as_models(workload);
+    const ServedModel base = cluster_as.models.front();
+    cluster_as.models.assign(models.names.size(), base);
+    for (std::size_t i = 0; i < models.names.size(); ++i) {
+      cluster_as.models[i].name = models.names[i];
+    }
+  }
   std::unique_ptr<Cluster> cluster;
   try {
-    cluster = std::make_unique<Cluster>(cluster_settings(settings), workload,
-                                        make_replica_policies(settings),
-                                        point_cluster_policy(settings), backend, timeline, record);
+    cluster = std::make_unique<Cluster>(
+        cluster_as, settings.engine.adapters_as_models ? models.workload : workload,
+        [&settings] { return settings.technique->replica_policy(); },
+        point_cluster_policy(settings), backend, timeline, record);
   } catch (const SpecError& error) {
     record->invalid_reasons.push_back(std::string("does not fit: ") + error.what());
     record->requests.assign(workload.requests.size(), RequestRecord{});
     return;
   }
   cluster->run();
+}
+
+// Cost models of the spec's model, which all models of a run are so far, by devices that share it.
+CostModels cost_models(const PointSettings& settings) {
+  auto made = std::make_shared<std::map<int, std::unique_ptr<CostModel>>>();
+  return [settings, made](ModelId, int devices) mutable -> const CostModel& {
+    std::unique_ptr<CostModel>& cost = (*made)[devices];
+    settings.cluster.tensor_parallel = devices;
+    if (cost == nullptr) cost = point_cost_model(settings);
+    return *cost;
+  };
 }
 
 }  // namespace
@@ -104,17 +135,16 @@ PointResult run_point(const PointSettings& settings, const Workload& workload,
   if (workload.requests.empty()) {
     result.record.invalid_reasons.push_back("the workload has no requests");
   }
-  const auto cost = point_cost_model(settings);
   if (is_real(settings.backend)) {
+    const auto cost = point_cost_model(settings);
     const RealRun run = open_real_run(settings, workload, cost.get(), group);
     run_cluster(settings, workload, run.backend.get(), run.timeline.get(), &result.record);
   } else {
     VirtualTimeline timeline;
-    const auto replicas = static_cast<std::size_t>(settings.cluster.replicas);
     const auto backend =
         settings.backend == "null"
-            ? make_null_backend(&timeline, from_seconds(settings.runtime.null_time_s), replicas)
-            : make_twin_backend(&timeline, cost.get(), replicas);
+            ? make_null_backend(&timeline, from_seconds(settings.runtime.null_time_s))
+            : make_twin_backend(&timeline, cost_models(settings));
     run_cluster(settings, workload, backend.get(), &timeline, &result.record);
   }
   result.summary = summarize(workload, result.record);
@@ -128,9 +158,8 @@ RunRecord replay_point(const PointSettings& settings, const Workload& workload,
   RunRecord record;
   record.options = recorder_options(settings);
   record.options.measure_scheduling = record.options.keep_delivered = false;
-  const auto cost = point_cost_model(settings);
   ReplayTimeline timeline(original.delivered);
-  const auto backend = make_replay_backend(&timeline, cost.get(), original.step_timings);
+  const auto backend = make_replay_backend(&timeline, cost_models(settings), original.step_timings);
   run_cluster(settings, workload, backend.get(), &timeline, &record);
   return record;
 }

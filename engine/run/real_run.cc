@@ -235,13 +235,13 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
                         const ReplicaLayout& layout) -> std::unique_ptr<Executor> {
     DevicePlan plan = base;
     plan.ranks = settings.cluster.tensor_parallel;
-    const int first = static_cast<int>(replica) * plan.ranks;
+    const int first = layout.devices.front();
     plan.device = own + (group == nullptr ? first : 0);
     plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
                    layout.max_batch_tokens};
-    plan.adapters = static_cast<int>(layout.adapters);
+    plan.whole_models = layout.model_slots > 0;
+    plan.adapters = plan.whole_models ? layout.model_slots : static_cast<int>(layout.adapters);
     plan.padded = layout.padded_adapters;
-    plan.whole_models = layout.whole_models;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);
     plan_host_lora(settings, replica, &plan);
     const bool shares = settings.engine.device_share != 1;

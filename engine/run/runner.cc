@@ -302,8 +302,7 @@ class SpecRun {
     identity.key = row->key;
     identity.effective = canonical_json(effective);
     identity.context =
-        context_json(result.wall_s, to_seconds(result.record.cluster.decision_wall_time),
-                     device_name(settings, options_.ranks));
+        context_json(result.record, result.wall_s, device_name(settings, options_.ranks));
     const std::vector<std::byte> bytes = point_file(identity, built->workload, result.record,
                                                     result.summary, &row->point.content_digest);
     if (!locks_.is_still_mine(row->key)) return false;

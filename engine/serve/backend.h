@@ -3,6 +3,7 @@
 #define SERVELAB_SERVE_BACKEND_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "engine/core/ids.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
+#include "engine/serve/deployment.h"
 #include "engine/serve/kv_pool.h"
 #include "engine/serve/plan.h"
 #include "engine/serve/timeline.h"
@@ -20,11 +22,13 @@ class ReplicaView;
 
 // What a replica asks of its device when it starts.
 struct ReplicaLayout {
+  std::span<const int> devices;       // valid while the replica is set up
+  std::span<const UnitModel> models;  // likewise
   std::int64_t kv_blocks = 0;
   int block_tokens = 0;
   int max_batch = 0;
   int max_batch_tokens = 0;
-  bool whole_models = false;     // an adapter is a full copy of the weights
+  int model_slots = 0;           // places for the weights of models that take turns
   bool padded_adapters = false;  // every adapter has a slot as wide as the largest rank
   std::int64_t adapters = 0;     // held at once, at most
   Bytes pool_bytes = 0;          // of KV blocks, which unified adapters share
@@ -47,6 +51,7 @@ struct StepWork {
   std::span<const AdapterId> adapters;       // on the device: distinct, in order of first use
   std::span<const AdapterId> host_adapters;  // likewise, of the slices with LoraSite::kHost
   BatchShape shape;
+  ModelId model{};
   Exec exec = Exec::kUnmerged;
   LoraKernel kernel = LoraKernel::kMbgmv;
   double device_share = 1.0;
@@ -65,18 +70,21 @@ class Backend {
   virtual ~Backend() = default;
 
   // Why this plan cannot be carried out here, or null. Asked before anything is changed.
-  virtual const char* unsupported(const StepPlan& plan) const = 0;
+  virtual const char* unsupported(ReplicaId replica, const StepPlan& plan) const = 0;
   virtual int max_steps_in_flight() const = 0;
-  virtual const CostModel& cost() const = 0;
+  // Of a model at a replica that is attached and serves it. Lives as long as the backend.
+  virtual const CostModel& cost(ReplicaId replica, ModelId model) const = 0;
 
-  // Once per replica, before anything else. Throws SpecError when the device cannot be set up so.
-  virtual void attach(ReplicaId /*replica*/, const ReplicaLayout& /*layout*/) {}
+  // Once per replica, in order, before anything else of it. Throws SpecError when its devices
+  // cannot be set up so.
+  virtual void attach(ReplicaId replica, const ReplicaLayout& layout) = 0;
 
   // Makes an adapter resident before the run starts; returns when it is.
   virtual void preload(ReplicaId /*replica*/, AdapterId /*adapter*/) {}
 
-  // A resident adapter that no step in flight uses leaves the device.
+  // A resident adapter, or model that takes turns, leaves the device; no step in flight uses it.
   virtual void evict(ReplicaId /*replica*/, AdapterId /*adapter*/) {}
+  virtual void evict(ReplicaId /*replica*/, ModelId /*model*/) {}
 
   // The request has left the replica while its KV was in host memory there: that can go.
   virtual void drop_swapped(ReplicaId /*replica*/, RequestId /*request*/) {}
@@ -84,11 +92,12 @@ class Backend {
   // The request has finished or was rejected: nothing of it is needed any more.
   virtual void forget(RequestId /*request*/) {}
 
-  // Begins a copy of an adapter (or a whole model) of `bytes` to the device; kLoadDone follows,
-  // with subject replica << 32 | adapter.
+  // Begins a copy of an adapter, or of a model that takes turns, of `bytes` to the device; kLoadDone
+  // follows, with subject replica << 32 | load_subject().
   virtual void load(ReplicaId replica, AdapterId adapter, Bytes bytes) = 0;
+  virtual void load(ReplicaId replica, ModelId model, Bytes bytes) = 0;
 
-  // Begins a step, which waits for its adapters' loads; kStepDone follows, with subject
+  // Begins a step, which waits for the loads of its model and adapters; kStepDone follows, with subject
   // replica << 32 | slot. Spans in `work` are valid during the call only.
   virtual void submit(const StepWork& work) = 0;
 
@@ -100,18 +109,71 @@ constexpr std::uint64_t pack_subject(ReplicaId replica, std::uint32_t low) {
   return static_cast<std::uint64_t>(replica) << 32 | low;
 }
 
-// The digital twin: durations from the cost model, on a virtual timeline. `timeline` and `cost`
-// outlive it. Loads and swaps of one replica share its host link and queue on it.
-std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* cost,
-                                           std::size_t replicas);
+// Passes everything on: for those who look at some of it, or change it.
+class ForwardingBackend : public Backend {
+ public:
+  explicit ForwardingBackend(Backend* backend) : backend_(backend) {}  // outlives it
+  const char* unsupported(ReplicaId replica, const StepPlan& plan) const override {
+    return backend_->unsupported(replica, plan);
+  }
+  int max_steps_in_flight() const override { return backend_->max_steps_in_flight(); }
+  const CostModel& cost(ReplicaId replica, ModelId model) const override {
+    return backend_->cost(replica, model);
+  }
+  void attach(ReplicaId replica, const ReplicaLayout& layout) override {
+    backend_->attach(replica, layout);
+  }
+  void preload(ReplicaId replica, AdapterId adapter) override {
+    backend_->preload(replica, adapter);
+  }
+  void evict(ReplicaId replica, AdapterId adapter) override { backend_->evict(replica, adapter); }
+  void evict(ReplicaId replica, ModelId model) override { backend_->evict(replica, model); }
+  void drop_swapped(ReplicaId replica, RequestId request) override {
+    backend_->drop_swapped(replica, request);
+  }
+  void forget(RequestId request) override { backend_->forget(request); }
+  void load(ReplicaId replica, AdapterId adapter, Bytes bytes) override {
+    backend_->load(replica, adapter, bytes);
+  }
+  void load(ReplicaId replica, ModelId model, Bytes bytes) override {
+    backend_->load(replica, model, bytes);
+  }
+  void submit(const StepWork& work) override { backend_->submit(work); }
+  StepTiming collect(ReplicaId replica, std::uint32_t slot) override {
+    return backend_->collect(replica, slot);
+  }
+
+ private:
+  Backend* const backend_;
+};
+
+// What is loaded, in the low half of a kLoadDone's subject: an adapter, or a model.
+inline constexpr std::uint32_t kIsModel = std::uint32_t{1} << 31;
+constexpr std::uint32_t load_subject(AdapterId id) { return static_cast<std::uint32_t>(id); }
+constexpr std::uint32_t load_subject(ModelId id) {
+  return kIsModel | static_cast<std::uint32_t>(id);
+}
+constexpr bool is_model(std::uint32_t what) { return (what & kIsModel) != 0; }
+constexpr ModelId loaded_model(std::uint32_t what) {
+  return static_cast<ModelId>(what & ~kIsModel);
+}
+
+// Cost models by model and by how many devices share it; what it returns outlives the backend.
+using CostModels = std::function<const CostModel&(ModelId model, int devices)>;
+
+// The digital twin: durations from cost models, on a virtual timeline, which outlives it. Loads and
+// swaps of one replica share its host link and queue on it.
+std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, CostModels costs);
+// One cost model for everything, which outlives it too.
+std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* cost);
 
 // The harness's own measure: computes nothing. Every step, load, merge and swap takes `each` >= 1
 // ns of virtual time; no plan is refused. `timeline` outlives it.
-std::unique_ptr<Backend> make_null_backend(Timeline* timeline, TimeNs each, std::size_t replicas);
+std::unique_ptr<Backend> make_null_backend(Timeline* timeline, TimeNs each);
 
 // Repeats a recorded run: on a ReplayTimeline steps and loads end when they ended then, with the
-// recorded timings, by order of completion. Everything passed in outlives it.
-std::unique_ptr<Backend> make_replay_backend(Timeline* timeline, const CostModel* cost,
+// recorded timings, by order of completion. The timeline and the timings outlive it.
+std::unique_ptr<Backend> make_replay_backend(Timeline* timeline, CostModels costs,
                                              const std::vector<StepTiming>& timings);
 
 }  // namespace servelab

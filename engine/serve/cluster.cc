@@ -20,16 +20,10 @@ constexpr std::uint64_t kCarryOut = 1;  // the decision has been made
 // Looks at the balance between which no request arrived and no step ended, with none to come.
 constexpr int kMostLooksWithoutProgress = 1000;
 
-std::vector<double> shares_of(const Workload& workload) {
-  if (!workload.adapter_shares.empty()) return workload.adapter_shares;
-  const std::size_t n = workload.adapters.size();
-  return std::vector<double>(n, n == 0 ? 0.0 : 1.0 / static_cast<double>(n));
-}
-
 }  // namespace
 
 Cluster::Cluster(const ClusterSettings& settings, const Workload& workload,
-                 std::vector<std::unique_ptr<ReplicaPolicy>> replica_policies,
+                 const MakeReplicaPolicy& make_replica_policy,
                  std::unique_ptr<ClusterPolicy> cluster_policy, Backend* backend,
                  Timeline* timeline, RunRecord* record)
     : settings_(settings),
@@ -39,52 +33,81 @@ Cluster::Cluster(const ClusterSettings& settings, const Workload& workload,
       timeline_(timeline),
       record_(record) {
   SL_CHECK(settings.replicas >= 1 && settings.replicas < UINT16_MAX, "a cluster has replicas");
-  SL_CHECK(replica_policies.size() == static_cast<std::size_t>(settings.replicas),
-           "one replica policy per replica");
-  table_.resize(workload.requests.size());
-  record->requests.assign(workload.requests.size(), RequestRecord{});
-  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
-    const Request& request = workload.requests[i];
-    SL_CHECK(i == 0 || workload.requests[i - 1].arrival <= request.arrival,
+  fill_table();
+  view_.adapter_table_ = workload.adapters;
+  view_.models_ = settings_.models;
+  view_.migration_delay_ = settings.migration_delay;
+  deploy(make_replica_policy);
+}
+
+void Cluster::fill_table() {
+  table_.resize(workload_.requests.size());
+  record_->requests.assign(workload_.requests.size(), RequestRecord{});
+  for (std::size_t i = 0; i < workload_.requests.size(); ++i) {
+    const Request& request = workload_.requests[i];
+    SL_CHECK(i == 0 || workload_.requests[i - 1].arrival <= request.arrival,
              "a workload is sorted by arrival");
     SL_CHECK(request.prompt_tokens >= 1 && request.output_tokens >= 1 &&
                  request.output_limit_tokens >= request.output_tokens,
              "a request has tokens, and a limit that its output keeps");
+    SL_CHECK(index(request.model) < settings_.models.size(), "a request is for a model of the run");
     RequestView& r = table_[i];
+    r.model_ = request.model;
     r.adapter_ = request.adapter;
-    r.rank_ = request.adapter == kBaseModel ? 0 : workload.adapters[index(request.adapter)].rank;
+    if (request.adapter != kBaseModel) {
+      const Adapter& adapter = workload_.adapters[index(request.adapter)];
+      SL_CHECK(adapter.model == request.model, "a request's adapter belongs to its model");
+      SL_CHECK(adapter.rank <= INT16_MAX, "an adapter's rank is small");
+      r.rank_ = static_cast<std::int16_t>(adapter.rank);
+    }
     r.prompt_tokens_ = request.prompt_tokens;
     r.true_output_tokens_ = request.output_tokens;
     r.output_limit_ =
-        settings.reveal_output_length ? request.output_tokens : request.output_limit_tokens;
+        settings_.reveal_output_length ? request.output_tokens : request.output_limit_tokens;
   }
+}
 
+// Asks for the deployment and builds the replicas that it names.
+void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
+  const DeploymentView known(settings_, workload_);
+  view_.deployment_ = policy_->deploy(known);
+  if (!view_.deployment_.refused.empty()) throw SpecError(view_.deployment_.refused);
+  if (settings_.engine.cached_adapters) {  // whatever the policy would hold
+    const Unit& all = known.equal_replicas().units.front();
+    for (Unit& unit : view_.deployment_.units) {
+      unit.adapters = all.adapters;
+      unit.adapter_slots = all.adapter_slots;
+    }
+  }
+  check_deployment(known, view_.deployment_);
   SharedState shared;
-  shared.workload = &workload;
-  shared.backend = backend;
-  shared.timeline = timeline;
-  shared.record = record;
+  shared.workload = &workload_;
+  shared.models = settings_.models;
+  shared.backend = backend_;
+  shared.timeline = timeline_;
+  shared.record = record_;
   shared.table = &table_;
-  shared.token_log = record->options.token_times ? &token_log_ : nullptr;
+  shared.token_log = record_->options.token_times ? &token_log_ : nullptr;
   shared.done = &done_;
-  for (int i = 0; i < settings.replicas; ++i) {
-    replicas_.push_back(
-        std::make_unique<Replica>(static_cast<ReplicaId>(i), settings, shared,
-                                  std::move(replica_policies[static_cast<std::size_t>(i)])));
+  for (const Unit& unit : view_.deployment_.units) {
+    if (unit.off) continue;
+    const UnitMemory memory = known.memory(unit);
+    if (!memory.refused.empty()) throw SpecError(memory.refused);
+    view_.block_bytes_ = memory.block_bytes;
+    replicas_.push_back(std::make_unique<Replica>(static_cast<ReplicaId>(replicas_.size()),
+                                                  settings_, unit, memory, shared,
+                                                  make_replica_policy()));
     view_.replicas_.push_back(&replicas_.back()->view());
   }
-  view_.adapter_table_ = workload.adapters;
-  view_.long_term_shares_ = shares_of(workload);
-  view_.block_bytes_ = settings.memory.kv_per_token * settings.engine.block_tokens;
-  view_.migration_delay_ = settings.migration_delay;
-  SL_CHECK(view_.long_term_shares_.size() == workload.adapters.size(), "one share per adapter");
+  record_->deployment = view_.deployment_;
   is_dirty_.resize(replicas_.size());
 }
 
 Cluster::~Cluster() = default;
 
 void Cluster::run() {
-  preload();
+  for (const auto& replica : replicas_) replica->preload();
+  policy_->begin(view_);
   post_next_arrival();
   period_ = policy_->rebalance_every();
   timeline_->begin();
@@ -110,22 +133,6 @@ void Cluster::run() {
   finish_record();
 }
 
-void Cluster::preload() {
-  if (settings_.engine.cached_adapters) {
-    for (const auto& replica : replicas_) {
-      for (std::uint32_t i = 0; i < view_.adapter_table().size(); ++i) {
-        replica->preload(static_cast<AdapterId>(i));
-      }
-    }
-    return;
-  }
-  const Placement placement = policy_->place(view_);
-  SL_CHECK(placement.size() == replicas_.size(), "a placement names every replica");
-  for (std::size_t i = 0; i < placement.size(); ++i) {
-    for (const AdapterId id : placement[i]) replicas_[i]->preload(id);
-  }
-}
-
 void Cluster::handle(const Event& event) {
   switch (event.kind) {
     case EventKind::kStepDone:
@@ -135,8 +142,7 @@ void Cluster::handle(const Event& event) {
       if (!deferred_.empty()) retry_migrations();
       break;
     case EventKind::kLoadDone:
-      replicas_[index(replica_of(event.subject))]->on_load_done(
-          static_cast<AdapterId>(low_of(event.subject)));
+      replicas_[index(replica_of(event.subject))]->on_load_done(low_of(event.subject));
       mark_dirty(replica_of(event.subject));
       break;
     case EventKind::kArrival:
@@ -172,10 +178,11 @@ void Cluster::arrive(RequestId id) {
   const RequestView& r = table_[index(id)];
   record_->arrival_lag_max =
       std::max(record_->arrival_lag_max, timeline_->now() - workload_.requests[index(id)].arrival);
-  const RoutedRequest routed{id, r.adapter_, workload_.requests[index(id)].model, r.prompt_tokens_,
-                             r.output_limit_};
+  const RoutedRequest routed{id, r.adapter_, r.model_, r.prompt_tokens_, r.output_limit_};
   const ReplicaId to = policy_->route(routed, view_);
   SL_CHECK(index(to) < replicas_.size(), "a request was routed to a replica that does not exist");
+  SL_CHECK(replicas_[index(to)]->view().serves(r.model_),
+           "I11: a request was routed to a replica that does not serve its model");
   replicas_[index(to)]->admit(id);
   mark_dirty(to);
   if (policy_->loads_on_dispatch() && r.phase_ == Phase::kWaiting) {
@@ -186,7 +193,8 @@ void Cluster::arrive(RequestId id) {
 void Cluster::report_finished(ReplicaId replica) {
   for (const RequestId id : replicas_[index(replica)]->just_finished()) {
     const RequestRecord& record = record_->requests[index(id)];
-    policy_->on_finished({id, table_[index(id)].adapter_, replica, record.generated,
+    const RequestView& r = table_[index(id)];
+    policy_->on_finished({id, r.model_, r.adapter_, replica, record.generated,
                           record.last_token - record.admitted});
   }
 }
@@ -242,6 +250,8 @@ void Cluster::check_decision(const Rebalance& decision) const {
   for (const Migration& migration : decision.migrations) {
     SL_CHECK(index(migration.to) < replicas_.size(), "a migration names an unknown replica");
     SL_CHECK(index(migration.request) < table_.size(), "a migration names an unknown request");
+    SL_CHECK(replicas_[index(migration.to)]->view().serves(table_[index(migration.request)].model_),
+             "I11: a request migrates to a replica that does not serve its model");
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef SERVELAB_SERVE_CLUSTER_H_
 #define SERVELAB_SERVE_CLUSTER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,19 +17,12 @@
 
 namespace servelab {
 
-// Per-replica memory, in bytes on one device group; see backend/cost_model.h for how it is derived.
-struct ReplicaMemory {
-  Bytes device = 0;  // what the engine may use in all: memory x memory_fraction
-  Bytes weights = 0;
-  Bytes activations = 0;
-  Bytes kv_per_token = 0;
-  int max_context_tokens = 4096;  // the model's
-};
-
 struct ClusterSettings {
   int replicas = 1;
+  int tensor_parallel = 1;  // devices of each
   EngineSettings engine;
-  ReplicaMemory memory;
+  Bytes device_memory = 0;  // of one device, that the engine may use: memory x memory_fraction
+  std::vector<ServedModel> models = std::vector<ServedModel>(1);  // indexed by ModelId
   bool reveal_output_length = false;           // the technique declares the oracle
   TimeNs stop_at = kNever;                     // requests unfinished then stay kUnfinished
   TimeNs max_arrival_lag = from_seconds(0.1);  // a request that enters later makes a run INVALID
@@ -37,14 +31,17 @@ struct ClusterSettings {
   TimeNs migration_delay = from_seconds(0.001);
 };
 
-// Runs `workload` and fills `record` (options are taken from it). Throws SpecError when the model
-// or the adapters cannot fit the device, InvariantError when a policy breaks an invariant.
-// A policy that stops scheduling with requests left makes the run INVALID, with the reason.
+// Runs `workload` and fills `record` (options are taken from it). Throws SpecError when the models
+// or the adapters cannot fit the devices, or the cluster policy refuses them, InvariantError when a
+// policy breaks an invariant. A policy that stops scheduling with requests left makes the run
+// INVALID, with the reason.
 class Cluster {
  public:
-  // `workload`, `backend` and `timeline` outlive the cluster. One replica policy per replica.
+  using MakeReplicaPolicy = std::function<std::unique_ptr<ReplicaPolicy>()>;
+
+  // `workload`, `backend` and `timeline` outlive the cluster.
   Cluster(const ClusterSettings& settings, const Workload& workload,
-          std::vector<std::unique_ptr<ReplicaPolicy>> replica_policies,
+          const MakeReplicaPolicy& make_replica_policy,
           std::unique_ptr<ClusterPolicy> cluster_policy, Backend* backend, Timeline* timeline,
           RunRecord* record);
   ~Cluster();
@@ -71,7 +68,8 @@ class Cluster {
   void plan_dirty();
   void finish_record();
   void judge();
-  void preload();
+  void deploy(const MakeReplicaPolicy& make_replica_policy);
+  void fill_table();
   void sort_tokens();
   void mark_dirty(ReplicaId replica);
 

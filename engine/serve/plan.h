@@ -51,7 +51,7 @@ struct Preemption {
 // Reused between steps: a policy calls clear() and fills it. Carried out in this order: reject,
 // preempt, evict, load, slices. A plan without slices starts no step (loads still begin).
 struct StepPlan {
-  ModelId model{};
+  ModelId model{};  // whose requests the step runs
   Exec exec = Exec::kUnmerged;
   AdapterId merged = kBaseModel;  // with kMerged: whose weights are folded in
   LoraKernel kernel = LoraKernel::kMbgmv;
@@ -61,6 +61,8 @@ struct StepPlan {
   std::vector<Preemption> preempt;
   std::vector<AdapterId> evict;
   std::vector<AdapterId> load;
+  std::vector<ModelId> evict_models;  // of those that take turns
+  std::vector<ModelId> load_models;
   std::vector<Slice> slices;
 
   void clear() {
@@ -74,10 +76,13 @@ struct StepPlan {
     preempt.clear();
     evict.clear();
     load.clear();
+    evict_models.clear();
+    load_models.clear();
     slices.clear();
   }
   bool empty() const {
-    return slices.empty() && load.empty() && evict.empty() && preempt.empty() && reject.empty();
+    return slices.empty() && load.empty() && evict.empty() && preempt.empty() && reject.empty() &&
+           load_models.empty() && evict_models.empty();
   }
 };
 

@@ -2,10 +2,6 @@
 
 namespace servelab {
 
-Placement ClusterPolicy::place(const ClusterView& view) {
-  return Placement(view.replicas().size());
-}
-
 void EngineSettings::fields(ParamFields& f) {
   f.add("max_batch", &limits.max_batch, "requests in one step").range(1, 1 << 16);
   f.add("max_batch_tokens", &limits.max_batch_tokens, "new token positions in one step")

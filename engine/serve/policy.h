@@ -9,6 +9,8 @@
 
 #include "engine/core/params.h"
 #include "engine/core/registry.h"
+#include "engine/serve/deployment.h"
+#include "engine/serve/engine_settings.h"
 #include "engine/serve/plan.h"
 #include "engine/serve/view.h"
 
@@ -19,6 +21,7 @@ struct StepReport {
   std::span<const Slice> slices;  // as planned
   std::span<const RequestId> finished;
   Exec exec = Exec::kUnmerged;
+  ModelId model{};
   AdapterId merged = kBaseModel;
   TimeNs duration = 0;     // start of execution to end
   TimeNs switch_time = 0;  // of which: merging and unmerging
@@ -42,9 +45,6 @@ class ReplicaPolicy {
   virtual void on_step_done(const ReplicaView& /*view*/, const StepReport& /*report*/) {}
   virtual std::vector<Gauge> gauges() const { return {}; }
 };
-
-// Adapters to hold on each replica before the first request, by replica.
-using Placement = std::vector<std::vector<AdapterId>>;
 
 struct Migration {
   RequestId request;
@@ -75,6 +75,7 @@ struct Rebalance {
 // A request that has just ended.
 struct FinishedRequest {
   RequestId id;
+  ModelId model;
   AdapterId adapter;
   ReplicaId replica;
   int output_tokens = 0;
@@ -89,7 +90,11 @@ class ClusterPolicy {
   virtual std::string summary() const { return {}; }  // one line
   virtual void fields(ParamFields& /*f*/) {}          // a spec's `route_with`
 
-  virtual Placement place(const ClusterView& view);  // nothing preloaded by default
+  // Asked once, before anything is built. By default the spec's equal replicas.
+  virtual Deployment deploy(const DeploymentView& view) { return view.equal_replicas(); }
+  // Once the replicas are there, before the first request.
+  virtual void begin(const ClusterView& /*view*/) {}
+
   virtual ReplicaId route(const RoutedRequest& request, const ClusterView& view) = 0;
   // Whether a request's adapter begins to load when the request is routed, beside the step that is
   // running, and not only when a step needs it.
@@ -98,28 +103,6 @@ class ClusterPolicy {
 
   virtual TimeNs rebalance_every() const { return 0; }  // 0: never
   virtual Rebalance rebalance(const ClusterView& /*view*/) { return {}; }
-};
-
-// How an adapter is held on the device.
-enum class AdapterForm : std::uint8_t {
-  kLora,        // A and B matrices beside shared base weights
-  kWholeModel,  // a full copy of the weights per adapter (vllm-uniform); always "merged"
-};
-
-// Engine settings that a technique may decide. Filled from the spec's `engine:` section first.
-struct EngineSettings {
-  EngineLimits limits;
-  int block_tokens = 16;
-  double memory_fraction = 0.9;  // of device memory that the engine may use
-  AdapterMemory adapter_memory = AdapterMemory::kSlots;
-  int adapter_slots = 0;  // kSlots: adapters on the device at once; 0: as many as are served
-  AdapterForm adapter_form = AdapterForm::kLora;
-  // CaraServe's Cached (7.1), an oracle: every adapter is on the device from the start and takes
-  // none of its memory. Not on real devices, which have no such memory.
-  bool cached_adapters = false;
-  double device_share = 1;  // of the device's SMs, for each step whose plan does not say otherwise
-
-  void fields(ParamFields& f);
 };
 
 class Technique {

@@ -15,6 +15,7 @@
 #include "engine/core/ids.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
+#include "engine/serve/deployment.h"
 #include "engine/serve/plan.h"
 #include "engine/serve/timeline.h"
 
@@ -91,6 +92,7 @@ struct SeriesBin {
 struct StepRecord {
   TimeNs end = 0;
   StepTiming timing;
+  ModelId model{};
   AdapterId merged = kBaseModel;  // in the weights while it ran
   std::int32_t requests = 0;
   std::int32_t adapters = 0;       // distinct ones that it used, on the device and on the host
@@ -118,7 +120,7 @@ struct ReplicaTotals {
   std::int64_t kv_blocks_total = 0;
   std::int64_t kv_blocks_peak = 0;
   Bytes device_bytes = 0;    // that the engine may use
-  Bytes weight_bytes = 0;    // of the base model
+  Bytes weight_bytes = 0;    // of all models that are on it at once
   Bytes kv_block_bytes = 0;  // of one block of the pool
 };
 
@@ -180,6 +182,7 @@ struct RecorderOptions {
 
 struct RunRecord {
   RecorderOptions options;
+  Deployment deployment;
   std::vector<RequestRecord> requests;  // indexed by RequestId
   std::vector<SeriesBin> series;
   std::vector<GaugeSeries> gauges;

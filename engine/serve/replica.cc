@@ -37,7 +37,7 @@ void Replica::plan() {
   int without_step = 0;
   while (view_.steps_in_flight_ < static_cast<int>(steps_.size())) {
     plan_.clear();
-    plan_.device_share = device_share_;
+    plan_.device_share = view_.unit_->models.front().share;
     if (!policy_->plan(view_, &plan_) || plan_.empty()) return;
     const bool starts_step = !plan_.slices.empty();
     apply(&plan_);
@@ -53,12 +53,13 @@ void Replica::plan() {
   SL_CHECK(!r.in_step_, "I2: the request is already in a step");
   SL_CHECK(slice.tokens >= 1 && slice.tokens <= r.pending(),
            "I6: a slice computes between one and all of the pending tokens");
+  SL_CHECK(r.model_ == step->model, "I12: a step runs requests of one model");
   SL_CHECK(step->exec != Exec::kMerged || r.adapter_ == step->merged,
            "I3: a merged step runs only its adapter's requests");
   if (r.phase_ != Phase::kRunning) enter_running(slice.request, &r);
   const std::int32_t context = r.context_ + slice.tokens;
-  if (r.blocks_.count * kv_->block_tokens() < context) {
-    SL_CHECK(kv_->grow(&r.blocks_, kv_->blocks_for(context)),
+  if (std::int64_t{r.blocks_.count} * kv_->block_tokens() < context * step->blocks_per_page) {
+    SL_CHECK(kv_->grow(&r.blocks_, view_.blocks_for(r.model_, context)),
              "I4: the step needs more KV blocks than are free");
   }
   r.in_step_ = true;
@@ -71,7 +72,9 @@ void Replica::plan() {
 }
 
 void Replica::apply(StepPlan* plan) {
-  if (const char* why = shared_.backend->unsupported(*plan)) {
+  SL_CHECK(plan->slices.empty() || (index(plan->model) < turns_.size() && view_.serves(plan->model)),
+           "I12: the step is of a model that this replica does not serve");
+  if (const char* why = shared_.backend->unsupported(id_, *plan)) {
     throw SpecError(std::string("the backend cannot carry this plan out: ") + why);
   }
   log_plan(*plan);
@@ -87,6 +90,8 @@ void Replica::apply(StepPlan* plan) {
     evict(id);
   }
   for (const AdapterId id : plan->load) begin_load(id);
+  for (const ModelId id : plan->evict_models) evict(id);
+  for (const ModelId id : plan->load_models) begin_load(id);
   if (plan->slices.empty()) return;
   SL_CHECK(plan->device_share > 0 && plan->device_share <= 1,
            "I7: a step's share of the device is in (0, 1]");
@@ -101,10 +106,13 @@ void Replica::apply(StepPlan* plan) {
   step.adapters.clear();
   step.host_adapters.clear();
   step.shape = BatchShape{};
+  step.model = plan->model;
+  step.blocks_per_page = view_.blocks_per_page_[index(plan->model)];
   step.exec = plan->exec;
   step.merged = plan->exec == Exec::kMerged ? plan->merged : kBaseModel;
   SL_CHECK(step.slices.size() <= static_cast<std::size_t>(view_.limits_.max_batch),
            "I7: the step has more requests than max_batch");
+  if (takes_turns(step.model)) use_model(step.model);
   for (const Slice& slice : step.slices) add_slice(slice, &step);
   step.shape.waiting = static_cast<std::int64_t>(view_.waiting_.size() + view_.swapped_.size());
   step.shape.served_adapters = static_cast<std::int64_t>(view_.adapter_table_.size());
@@ -112,14 +120,15 @@ void Replica::apply(StepPlan* plan) {
            "I7: the step has more tokens than max_batch_tokens");
 
   StepWork work;
-  switch_weights(*plan, &step, &work);
+  switch_weights(&step, &work);
   work.replica = id_;
   work.slot = slot;
   work.slices = step.slices;
   work.adapters = step.adapters;
   work.host_adapters = step.host_adapters;
   work.shape = step.shape;
-  work.exec = form_ == AdapterForm::kWholeModel ? Exec::kMerged : step.exec;
+  work.model = step.model;
+  work.exec = step.exec;
   work.kernel = plan->kernel;
   work.device_share = plan->device_share;
   work.host_copy = plan->host_copy;
@@ -151,17 +160,21 @@ void Replica::use_adapter(AdapterId id, Step* step) {
   step->shape.add_lora_adapter(view_.adapter(id).rank);
 }
 
-void Replica::switch_weights(const StepPlan& plan, Step* step, StepWork* work) {
-  if (form_ == AdapterForm::kWholeModel) {
-    SL_CHECK(plan.exec == Exec::kMerged, "I3: whole models run one at a time, merged");
-    return;
-  }
-  if (step->merged == view_.merged_) return;
+void Replica::use_model(ModelId id) {
+  SL_CHECK(models_->residency(id) != Residency::kAbsent,
+           "I12: the step's model is neither on the device nor loading");
+  models_->touch(id, step_count_);
+  models_->pin(id);
+}
+
+void Replica::switch_weights(Step* step, StepWork* work) {
+  AdapterId& merged = view_.merged_[index(step->model)];
+  if (step->merged == merged) return;
   SL_CHECK(view_.steps_in_flight_ == 1, "I3: weights may not change under a step in flight");
-  if (view_.merged_ != kBaseModel) {
-    work->unmerge = view_.merged_;
-    work->unmerge_rank = view_.adapter(view_.merged_).rank;
-    adapters_->unpin(view_.merged_);
+  if (merged != kBaseModel) {
+    work->unmerge = merged;
+    work->unmerge_rank = view_.adapter(merged).rank;
+    adapters_->unpin(merged);
   }
   if (step->merged != kBaseModel) {
     SL_CHECK(adapters_->residency(step->merged) != Residency::kAbsent,
@@ -170,7 +183,7 @@ void Replica::switch_weights(const StepPlan& plan, Step* step, StepWork* work) {
     work->merge_rank = view_.adapter(step->merged).rank;
     adapters_->pin(step->merged);
   }
-  view_.merged_ = step->merged;
+  merged = step->merged;
   ++totals_.switches;
   note_event(EventCode::kMerge,
              step->merged == kBaseModel ? -1 : static_cast<std::int64_t>(index(step->merged)), 0);
@@ -185,14 +198,14 @@ void Replica::enter_running(RequestId id, RequestView* r) {
     view_.waiting_.erase(id);
   } else {
     view_.swapped_.erase(id);
-    swap_in_ += r->context_ * kv_per_token_;
-    SL_CHECK(kv_->grow(&r->blocks_, kv_->blocks_for(r->context_)),
+    swap_in_ += r->context_ * kv_per_token_[index(r->model_)];
+    SL_CHECK(kv_->grow(&r->blocks_, view_.blocks_for(r->model_, r->context_)),
              "I4: swapping in needs more KV blocks than are free");
     note_move(id, *r, false);
   }
   r->phase_ = Phase::kRunning;
   view_.running_.push_back(id);
-  if (r->adapter_ != kBaseModel) adapters_->add_user(r->adapter_, 1);
+  count_user(*r, 1);
   if (record.admitted == kUnset) record.admitted = shared_.timeline->now();
 }
 
@@ -234,6 +247,7 @@ void Replica::on_step_done(std::uint32_t slot) {
   }
   if (gap_count > 0) shared_.record->itl.add(gap, gap_count);
   for (const AdapterId id : step.adapters) adapters_->unpin(id);
+  if (takes_turns(step.model)) models_->unpin(step.model);
   step.active = false;
   --view_.steps_in_flight_;
   note_step(step, timing, sampled);
@@ -241,6 +255,7 @@ void Replica::on_step_done(std::uint32_t slot) {
   StepReport report;
   report.slices = step.slices;
   report.finished = finished_;
+  report.model = step.model;
   report.exec = step.exec;
   report.merged = step.merged;
   report.duration = timing.busy();

@@ -1,4 +1,4 @@
-// One replica: a base model on one device group, its memory, and the only place that changes
+// One replica: a unit of the deployment, its models and memory, and the only place that changes
 // serving state. apply() verifies the numbered invariants of every plan, whatever the technique or
 // the backend, and throws InvariantError with the number of the first that is broken:
 //
@@ -15,10 +15,14 @@
 //   I9  only running requests outside a step are preempted, and not run by the same plan; only
 //       unfinished ones are rejected
 //   I10 a policy sees the requests of its replica only: none that has not arrived
+//   I11 a deployment uses each device once and serves every model, and requests go where theirs is
+//   I12 a step runs requests of one model, whose weights are on the device or loading
 #ifndef SERVELAB_SERVE_REPLICA_H_
 #define SERVELAB_SERVE_REPLICA_H_
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +38,7 @@ namespace servelab {
 // State that the replicas of one cluster share.
 struct SharedState {
   const Workload* workload = nullptr;
+  std::span<const ServedModel> models;
   Backend* backend = nullptr;
   Timeline* timeline = nullptr;
   RunRecord* record = nullptr;
@@ -44,8 +49,9 @@ struct SharedState {
 
 class Replica {
  public:
-  Replica(ReplicaId id, const ClusterSettings& settings, const SharedState& shared,
-          std::unique_ptr<ReplicaPolicy> policy);
+  // `unit` outlives it; `memory` is how that is divided, with at least one KV block.
+  Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit, const UnitMemory& memory,
+          const SharedState& shared, std::unique_ptr<ReplicaPolicy> policy);
 
   const ReplicaView& view() const { return view_; }
 
@@ -54,8 +60,8 @@ class Replica {
   void admit(RequestId id);
   // Gives an unfinished request outside any step away, without its KV cache.
   void release(RequestId id);
-  // Makes an adapter resident before the run starts.
-  void preload(AdapterId id);
+  // Makes the unit's adapters resident, before the run starts.
+  void preload();
   // Begins to load an adapter that is absent, beside whatever runs; unused adapters that no request
   // here wants give way, least recently used first. False when there is no room: the policy makes
   // it when it plans.
@@ -68,7 +74,7 @@ class Replica {
   void apply(StepPlan* plan);
 
   void on_step_done(std::uint32_t slot);
-  void on_load_done(AdapterId id);
+  void on_load_done(std::uint32_t what);  // low half of the event's subject
 
   // Ends the run's record and checks that memory is conserved.
   void finish();
@@ -80,11 +86,13 @@ class Replica {
     std::vector<AdapterId> adapters;
     std::vector<AdapterId> host_adapters;  // not pinned: they lie in host memory
     BatchShape shape;
+    ModelId model{};
+    std::int64_t blocks_per_page = 1;  // of that model
     Exec exec = Exec::kUnmerged;
     AdapterId merged = kBaseModel;
   };
   struct Loading {
-    AdapterId adapter;
+    std::uint32_t what;  // as in the event that ends it
     TimeNs since;
   };
   class SchedulingWatch;
@@ -98,15 +106,24 @@ class Replica {
   void note_move(RequestId id, const RequestView& r, bool to_host);
   void drop_swapped(RequestId id);
   void begin_load(AdapterId id);
+  void begin_load(ModelId id);
+  void end_load(std::uint32_t what, RequestId newest);
   void evict(AdapterId id);
+  void evict(ModelId id);
   bool wanted(AdapterId id) const;
   void enter_running(RequestId id, RequestView* r);
   void leave(RequestId id, RequestView* r);  // frees memory and queues, whatever the phase
   void add_slice(const Slice& slice, Step* step);
   void add_host_rows(const Slice& slice, const RequestView& r, Step* step);
-  void switch_weights(const StepPlan& plan, Step* step, StepWork* work);
+  void switch_weights(Step* step, StepWork* work);
   void finish_request(RequestId id, RequestView* r);
   void use_adapter(AdapterId id, Step* step);
+  void use_model(ModelId id);
+  void count_user(const RequestView& r, int change) {
+    if (r.adapter_ != kBaseModel) adapters_->add_user(r.adapter_, change);
+    if (takes_turns(r.model_)) models_->add_user(r.model_, change);
+  }
+  bool takes_turns(ModelId id) const { return turns_[index(id)]; }
 
   void queue_insert(RequestId id, RequestView* r);
   void queue_erase(RequestId id, RequestView* r);
@@ -123,10 +140,9 @@ class Replica {
   ReplicaView view_;
   std::unique_ptr<KvPool> kv_;
   std::unique_ptr<AdapterPool> adapters_;
-  AdapterForm form_;
-  double device_share_ = 1;
-  Bytes kv_per_token_ = 0, whole_model_bytes_ = 0;
-  int max_context_tokens_ = 0;
+  std::unique_ptr<ModelPool> models_;
+  std::vector<bool> turns_;          // by model: whether it takes turns
+  std::vector<Bytes> kv_per_token_;  // by model
 
   StepPlan plan_;
   std::vector<Step> steps_;  // by slot

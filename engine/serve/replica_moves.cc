@@ -14,7 +14,8 @@ RejectReason Replica::why_never(const RequestView& r, int limit) const {
   // The last output token needs no KV. The client's limit decides for every technique, also for one
   // that knows the true length: all serve the same requests.
   const std::int64_t tokens = std::int64_t{r.prompt_tokens_} + limit;
-  if (tokens > max_context_tokens_ || kv_->blocks_for(tokens - 1) > room) {
+  if (tokens > shared_.models[index(r.model_)].max_context_tokens ||
+      view_.blocks_for(r.model_, tokens - 1) > room) {
     return RejectReason::kTooLong;
   }
   return RejectReason::kNone;
@@ -42,10 +43,12 @@ void Replica::release(RequestId id) {
   r.replica_ = kNoReplica;
 }
 
-void Replica::preload(AdapterId id) {
-  adapters_->begin_load(id);
-  shared_.backend->preload(id_, id);
-  adapters_->finish_load(id);
+void Replica::preload() {
+  for (const AdapterId id : view_.unit_->adapters) {
+    adapters_->begin_load(id);
+    shared_.backend->preload(id_, id);
+    adapters_->finish_load(id);
+  }
 }
 
 bool Replica::load_ahead(AdapterId id) {
@@ -76,6 +79,13 @@ void Replica::evict(AdapterId id) {
   note_event(EventCode::kEvict, static_cast<std::int64_t>(index(id)), 0);
 }
 
+void Replica::evict(ModelId id) {
+  SL_CHECK(index(id) < turns_.size() && takes_turns(id), "I5: only models that take turns leave");
+  models_->evict(id);
+  shared_.backend->evict(id_, id);
+  note_event(EventCode::kEvict, static_cast<std::int64_t>(index(id)), 0);
+}
+
 void Replica::leave(RequestId id, RequestView* r) {
   switch (r->phase_) {
     case Phase::kWaiting:
@@ -88,7 +98,7 @@ void Replica::leave(RequestId id, RequestView* r) {
     case Phase::kRunning:
       view_.running_.erase(std::find(view_.running_.begin(), view_.running_.end(), id));
       kv_->release(&r->blocks_);
-      if (r->adapter_ != kBaseModel) adapters_->add_user(r->adapter_, -1);
+      count_user(*r, -1);
       break;
     case Phase::kPending:
     case Phase::kDone:
@@ -127,11 +137,11 @@ void Replica::preempt(const Preemption& preemption) {
     note_move(preemption.request, r, true);
   }
   kv_->release(&r.blocks_);
-  if (r.adapter_ != kBaseModel) adapters_->add_user(r.adapter_, -1);
+  count_user(r, -1);
   ++record.preemptions;
   note_event(EventCode::kPreempt, static_cast<std::int64_t>(index(preemption.request)), r.context_);
   if (preemption.mode == PreemptMode::kSwap && r.context_ > 0) {
-    swap_out_ += r.context_ * kv_per_token_;
+    swap_out_ += r.context_ * kv_per_token_[index(r.model_)];
     r.phase_ = Phase::kSwapped;
     view_.swapped_.insert(preemption.request);
   } else {
@@ -150,7 +160,7 @@ void Replica::note_move(RequestId id, const RequestView& r, bool to_host) {
 void Replica::drop_swapped(RequestId id) {
   std::erase_if(moves_, [&](const KvMove& move) {
     if (move.request != id) return false;
-    swap_out_ -= move.tokens * kv_per_token_;
+    swap_out_ -= move.tokens * kv_per_token_[index(request(id).model_)];
     return true;
   });
   shared_.backend->drop_swapped(id_, id);
@@ -159,25 +169,43 @@ void Replica::drop_swapped(RequestId id) {
 void Replica::begin_load(AdapterId id) {
   SL_CHECK(index(id) < view_.adapter_table_.size(), "I5: loading an unknown adapter");
   adapters_->begin_load(id);
-  loading_.push_back({id, shared_.timeline->now()});
-  const Bytes bytes =
-      form_ == AdapterForm::kWholeModel ? whole_model_bytes_ : view_.adapter(id).bytes;
+  const Bytes bytes = view_.adapter(id).bytes;
+  loading_.push_back({load_subject(id), shared_.timeline->now()});
   ++totals_.loads;
   totals_.loaded_bytes += bytes;
   shared_.backend->load(id_, id, bytes);
 }
 
-void Replica::on_load_done(AdapterId id) {
-  adapters_->finish_load(id);
+void Replica::begin_load(ModelId id) {
+  SL_CHECK(index(id) < turns_.size() && takes_turns(id), "I5: only models that take turns load");
+  models_->begin_load(id);
+  const Bytes bytes = models_->bytes_of(id);
+  loading_.push_back({load_subject(id), shared_.timeline->now()});
+  ++totals_.loads;
+  totals_.loaded_bytes += bytes;
+  shared_.backend->load(id_, id, bytes);
+}
+
+void Replica::on_load_done(std::uint32_t what) {
+  if (is_model(what)) {
+    models_->finish_load(loaded_model(what));
+    end_load(what, view_.requests_of(loaded_model(what)).tail);
+  } else {
+    const auto id = static_cast<AdapterId>(what);
+    adapters_->finish_load(id);
+    end_load(what, view_.requests_of(id).tail);
+  }
+}
+
+void Replica::end_load(std::uint32_t what, RequestId newest) {
   const auto found = std::find_if(loading_.begin(), loading_.end(),
-                                  [&](const Loading& loading) { return loading.adapter == id; });
+                                  [&](const Loading& loading) { return loading.what == what; });
   SL_CHECK(found != loading_.end(), "I5: a load ended that never began");
   const TimeNs now = shared_.timeline->now();
-  // A cold start: every request that was waiting for this adapter while it loaded. Those that an
+  // A cold start: every request that was waiting for these weights while they loaded. Those that an
   // earlier load stamped are older, so the walk from the newest ends at the first of them; what
   // happened to a migrated request elsewhere says nothing about the others.
-  for (RequestId r = view_.requests_of(id).tail; r != kNoRequest;
-       r = request(r).previous_of_adapter_) {
+  for (RequestId r = newest; r != kNoRequest; r = request(r).previous_of_adapter_) {
     RequestRecord& record = record_of(r);
     if (record.load_start != kUnset || record.prefill_start != kUnset) {
       if (record.migrations > 0) continue;
@@ -186,7 +214,9 @@ void Replica::on_load_done(AdapterId id) {
     record.load_start = std::max(found->since, (*view_.arrivals_)[index(r)].arrival);
     record.load_end = now;
   }
-  note_event(EventCode::kLoad, static_cast<std::int64_t>(index(id)),
+  note_event(EventCode::kLoad,
+             is_model(what) ? static_cast<std::int64_t>(index(loaded_model(what)))
+                            : static_cast<std::int64_t>(what),
              to_seconds(now - found->since));
   loading_.erase(found);
 }

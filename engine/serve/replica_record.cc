@@ -14,12 +14,15 @@ void Replica::log_plan(const StepPlan& plan) {
            static_cast<std::uint64_t>(plan.kernel) << 24 |
            static_cast<std::uint64_t>(plan.merged) << 32);
   if (plan.device_share != 1) hash.add(std::bit_cast<std::uint64_t>(plan.device_share));
+  if (plan.model != ModelId{}) hash.add(8ull << 60 | index(plan.model));
   for (const RequestId id : plan.reject) hash.add(1ull << 60 | index(id));
   for (const Preemption& p : plan.preempt) {
     hash.add(2ull << 60 | static_cast<std::uint64_t>(p.mode) << 32 | index(p.request));
   }
   for (const AdapterId id : plan.evict) hash.add(3ull << 60 | index(id));
   for (const AdapterId id : plan.load) hash.add(4ull << 60 | index(id));
+  for (const ModelId id : plan.evict_models) hash.add(9ull << 60 | index(id));
+  for (const ModelId id : plan.load_models) hash.add(10ull << 60 | index(id));
   for (const Slice& slice : plan.slices) {
     hash.add(static_cast<std::uint64_t>(slice.lora) << 56 |
              static_cast<std::uint64_t>(slice.tokens) << 32 | index(slice.request));
@@ -51,6 +54,7 @@ void Replica::log_plan_text(const StepPlan& plan) {
   }
   if (plan.exec == Exec::kUnmerged) out.append(":").append(name(plan.kernel));
   if (plan.host_copy != HostCopy::kFused) out.append(":").append(name(plan.host_copy));
+  if (plan.model != ModelId{}) out.append(" model=").append(plain(plan.model));
   if (plan.device_share != 1) {
     std::snprintf(stamp, sizeof stamp, " share=%g", plan.device_share);
     out += stamp;
@@ -61,6 +65,8 @@ void Replica::log_plan_text(const StepPlan& plan) {
   });
   list("evict", plan.evict, plain);
   list("load", plan.load, plain);
+  list("evict-model", plan.evict_models, plain);
+  list("load-model", plan.load_models, plain);
   list("run", plan.slices, [&](const Slice& slice) {
     std::string text = plain(slice.request);
     if (slice.tokens > 1) text.append("x").append(std::to_string(slice.tokens));
@@ -111,6 +117,7 @@ void Replica::log_step(const Step& step, const StepTiming& timing, std::int64_t 
   StepRecord record;
   record.end = shared_.timeline->now();
   record.timing = timing;
+  record.model = step.model;
   record.merged = step.merged;
   record.requests = static_cast<std::int32_t>(step.slices.size());
   record.adapters = static_cast<std::int32_t>(step.adapters.size() + step.host_adapters.size());

@@ -18,7 +18,7 @@ namespace servelab {
 // instant sees everything that happened at that instant.
 enum class EventKind : std::uint8_t {
   kStepDone = 0,   // subject: replica << 32 | step slot
-  kLoadDone = 1,   // subject: replica << 32 | adapter
+  kLoadDone = 1,   // subject: replica << 32 | load_subject() (backend.h)
   kArrival = 2,    // subject: request
   kMigrated = 3,   // subject: replica << 32 | request
   kRebalance = 4,  // subject: unused

@@ -9,11 +9,13 @@
 
 #include "engine/core/ids.h"
 #include "engine/core/units.h"
-#include "engine/serve/adapter_pool.h"
 #include "engine/serve/cost.h"
+#include "engine/serve/deployment.h"
+#include "engine/serve/engine_settings.h"
 #include "engine/serve/kv_pool.h"
 #include "engine/serve/request.h"
 #include "engine/serve/timeline.h"
+#include "engine/serve/weight_pool.h"
 
 namespace servelab {
 
@@ -32,6 +34,7 @@ enum class Phase : std::uint8_t {
 // A request as policies see it: 64 bytes, the hot state of the whole core.
 class RequestView {
  public:
+  ModelId model() const { return model_; }
   AdapterId adapter() const { return adapter_; }
   int prompt_tokens() const { return prompt_tokens_; }
   int generated() const { return generated_; }                            // output tokens so far
@@ -58,7 +61,8 @@ class RequestView {
   BlockList blocks_;
   RequestId previous_of_adapter_ = kNoRequest;
   RequestId next_of_adapter_ = kNoRequest;
-  std::int32_t rank_ = 0;
+  std::int16_t rank_ = 0;
+  ModelId model_{};
   ReplicaId replica_ = kNoReplica;  // where it is, or was when it ended
   Phase phase_ = Phase::kPending;
   bool in_step_ = false;
@@ -80,23 +84,21 @@ class FcfsQueue {
   std::size_t head_ = 0;
 };
 
-// Unfinished requests of one adapter at a replica, oldest first; see ReplicaView::requests_of.
+// Unfinished requests of one adapter at a replica, or of a model without one, oldest first; see
+// ReplicaView::requests_of.
 struct AdapterQueue {
   RequestId head = kNoRequest;
   RequestId tail = kNoRequest;
   std::int32_t count = 0;
 };
 
-struct EngineLimits {
-  int max_batch = 256;          // requests in one step
-  int max_batch_tokens = 2048;  // new positions in one step
-};
-
 class ReplicaView {
  public:
   ReplicaId id() const { return id_; }
   const EngineLimits& limits() const { return limits_; }
-  const CostModel& cost() const { return *cost_; }
+  const Unit& unit() const { return *unit_; }  // as deployed: its models, their shares, its devices
+  bool serves(ModelId model) const { return costs_[index(model)] != nullptr; }
+  const CostModel& cost(ModelId model = {}) const { return *costs_[index(model)]; }
 
   // A request of this replica, unfinished or just finished; any other is refused (I10), so that no
   // policy can look at arrivals to come.
@@ -112,19 +114,29 @@ class ReplicaView {
   // Requests that have not ended: waiting, running and swapped.
   std::size_t unfinished() const { return waiting_.size() + swapped_.size() + running_.size(); }
 
-  // Unfinished requests of `id` (waiting, running and swapped), oldest first: first_of, then
-  // next_of until kNoRequest. kBaseModel has a queue of its own.
-  const AdapterQueue& requests_of(AdapterId id) const { return queues_[queue_index(id)]; }
+  // Unfinished requests of an adapter, or of a model without one (waiting, running and swapped),
+  // oldest first: head, then next_of until kNoRequest. kBaseModel means the first model's.
+  const AdapterQueue& requests_of(AdapterId id) const { return queues_[queue_index(id, {})]; }
+  const AdapterQueue& requests_of(ModelId id) const {
+    return queues_[queue_index(kBaseModel, id)];
+  }
   RequestId next_of(RequestId id) const { return request(id).next_of_adapter_; }
-  // Adapters (or kBaseModel) with at least one unfinished request, in no particular order.
+  // Adapters with at least one unfinished request, and kBaseModel where the first model has one
+  // without, in no particular order.
   std::span<const AdapterId> active_adapters() const { return active_; }
 
   const KvPool& kv() const { return *kv_; }
+  // KV blocks that `tokens` tokens of a model need.
+  std::int64_t blocks_for(ModelId model, std::int64_t tokens) const {
+    return kv_->blocks_for(tokens) * blocks_per_page_[index(model)];
+  }
   const AdapterPool& adapters() const { return *adapters_; }
+  const ModelPool& models() const { return *models_; }  // those that take turns
   const Adapter& adapter(AdapterId id) const { return adapter_table_[index(id)]; }
   std::span<const Adapter> adapter_table() const { return adapter_table_; }
 
-  AdapterId merged() const { return merged_; }  // kBaseModel: weights are unmerged
+  // kBaseModel: the model's weights are unmerged.
+  AdapterId merged(ModelId model = {}) const { return merged_[index(model)]; }
   int steps_in_flight() const { return steps_in_flight_; }
 
   // Since its scheduled arrival, for a request of this replica.
@@ -135,25 +147,29 @@ class ReplicaView {
 
  private:
   friend class Replica;
-  std::size_t queue_index(AdapterId id) const {
-    return id == kBaseModel ? adapter_table_.size() : index(id);
+  std::size_t queue_index(AdapterId adapter, ModelId model) const {
+    return adapter == kBaseModel ? adapter_table_.size() + index(model) : index(adapter);
   }
+  std::size_t queue_index(const RequestView& r) const { return queue_index(r.adapter_, r.model_); }
 
   ReplicaId id_{};
   EngineLimits limits_;
-  const CostModel* cost_ = nullptr;
+  const Unit* unit_ = nullptr;
+  std::vector<const CostModel*> costs_;  // by model; null: not served here
+  std::vector<int> blocks_per_page_;     // by model
   std::vector<RequestView>* table_ = nullptr;
   const std::vector<Request>* arrivals_ = nullptr;
   std::span<const Adapter> adapter_table_;
   FcfsQueue waiting_;
   FcfsQueue swapped_;
   std::vector<RequestId> running_;
-  std::vector<AdapterQueue> queues_;  // by adapter, the base model last
+  std::vector<AdapterQueue> queues_;  // by adapter, then by model
   std::vector<AdapterId> active_;
   std::vector<std::uint32_t> active_position_;  // where queues_[i] stands in active_
   KvPool* kv_ = nullptr;
   AdapterPool* adapters_ = nullptr;
-  AdapterId merged_ = kBaseModel;
+  ModelPool* models_ = nullptr;
+  std::vector<AdapterId> merged_;  // by model
   int steps_in_flight_ = 0;
   const Timeline* timeline_ = nullptr;
 };
@@ -173,10 +189,8 @@ class ClusterView {
   const ReplicaView& replica(ReplicaId id) const { return *replicas_[index(id)]; }
   std::span<const Adapter> adapter_table() const { return adapter_table_; }
 
-  // Each adapter's share of the arrivals in the long term, as an operator knows it from history;
-  // sums to 1 over the adapters. The requests to come are drawn from these shares, so that a run
-  // may differ from them.
-  std::span<const double> long_term_shares() const { return long_term_shares_; }
+  const Deployment& deployment() const { return deployment_; }
+  std::span<const ServedModel> models() const { return models_; }
 
   Bytes block_bytes() const { return block_bytes_; }           // of one block of a replica's pool
   TimeNs migration_delay() const { return migration_delay_; }  // that a request is on its way
@@ -185,7 +199,8 @@ class ClusterView {
   friend class Cluster;
   std::vector<const ReplicaView*> replicas_;
   std::span<const Adapter> adapter_table_;
-  std::vector<double> long_term_shares_;
+  Deployment deployment_;
+  std::span<const ServedModel> models_;
   Bytes block_bytes_ = 0;
   TimeNs migration_delay_ = 0;
 };

@@ -39,9 +39,9 @@ class CudaEngine final : public test::TestedEngine {
       DevicePlan plan = tiny_plan();
       plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
                      layout.max_batch_tokens};
-      plan.adapters = static_cast<int>(layout.adapters);
+      plan.whole_models = layout.model_slots > 0;
+      plan.adapters = plan.whole_models ? layout.model_slots : static_cast<int>(layout.adapters);
       plan.padded = layout.padded_adapters;
-      plan.whole_models = layout.whole_models;
       for (const Adapter& adapter : workload.adapters) plan.adapter_bytes += adapter.bytes;
       return find_accelerator("cuda")->make(model_, weights, plan);
     };

@@ -11,27 +11,24 @@ ChaosCluster::ChaosCluster(std::uint64_t seed, ClusterNotes* notes)
   most_moves_ = 1 + rng_.below(12);
 }
 
-Placement ChaosCluster::place(const ClusterView& view) {
-  Placement placement(view.replicas().size());
-  for (std::size_t i = 0; i < placement.size(); ++i) {
-    const ReplicaView& replica = *view.replicas()[i];
-    const AdapterPool& pool = replica.adapters();
+Deployment ChaosCluster::deploy(const DeploymentView& view) {
+  Deployment deployment = view.equal_replicas();
+  for (Unit& unit : deployment.units) {
+    const UnitMemory memory = view.memory(unit);
     std::vector<AdapterId> ids;
     for (std::size_t a = 0; a < view.adapter_table().size(); ++a) {
       ids.push_back(static_cast<AdapterId>(static_cast<std::uint32_t>(a)));
     }
     rng_.shuffle(&ids);
-    std::int64_t slots = pool.slots(), blocks = replica.kv().free_blocks();
+    std::int64_t slots = memory.adapters.slots, blocks = memory.kv_blocks;
     for (const AdapterId id : ids) {
       if (rng_.below(3) == 0) break;
-      if (pool.memory() == AdapterMemory::kSlots ? --slots < 0
-                                                 : (blocks -= pool.blocks_of(id)) < 0) {
-        break;
-      }
-      placement[i].push_back(id);
+      blocks -= memory.adapters.blocks_of(view.adapter_table()[index(id)].bytes);
+      if (memory.adapters.memory == AdapterMemory::kSlots ? --slots < 0 : blocks < 0) break;
+      unit.adapters.push_back(id);
     }
   }
-  return placement;
+  return deployment;
 }
 
 ReplicaId ChaosCluster::route(const RoutedRequest& request, const ClusterView& view) {

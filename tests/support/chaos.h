@@ -40,7 +40,7 @@ class ChaosCluster final : public ClusterPolicy {
  public:
   ChaosCluster(std::uint64_t seed, ClusterNotes* notes);
 
-  Placement place(const ClusterView& view) override;
+  Deployment deploy(const DeploymentView& view) override;
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override;
   bool loads_on_dispatch() const override { return loads_on_dispatch_; }
   void on_finished(const FinishedRequest& request) override { notes_->finished.push_back(request); }

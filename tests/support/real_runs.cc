@@ -70,7 +70,8 @@ RealRun run_real(const TestedEngine& engine, const Workload& workload, RunOption
 RunRecord replay(const Workload& workload, const RunOptions& options, const RunRecord& original) {
   ReplayTimeline timeline(original.delivered);
   const LinearCost cost;
-  const auto backend = make_replay_backend(&timeline, &cost, original.step_timings);
+  const auto backend = make_replay_backend(
+      &timeline, [&cost](ModelId, int) -> const CostModel& { return cost; }, original.step_timings);
   return run_on(workload, options, &timeline, backend.get());
 }
 
@@ -125,7 +126,7 @@ void expect_serves_and_replays(const TestedEngine& engine, const std::string& te
   const auto made = Registry<Technique>::instance().make(technique);
   EngineSettings settings;
   made->configure(&settings);
-  const bool whole = settings.adapter_form == AdapterForm::kWholeModel;
+  const bool whole = settings.adapters_as_models;
   if (whole || !made->capabilities().merges) {
     const auto expected = alone(engine, workload, whole);
     for (std::size_t i = 0; i < workload.requests.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/core/rng.h"
+#include "engine/workload/adapters_as_models.h"
 
 namespace servelab::test {
 namespace {
@@ -81,8 +82,7 @@ std::unique_ptr<ClusterPolicy> make_cluster_policy(const RunOptions& options,
 RunRecord run(const Workload& workload, const RunOptions& options) {
   VirtualTimeline timeline;
   const LinearCost cost;
-  const auto backend =
-      make_twin_backend(&timeline, &cost, static_cast<std::size_t>(options.replicas));
+  const auto backend = make_twin_backend(&timeline, &cost);
   return run_on(workload, options, &timeline, backend.get());
 }
 
@@ -100,32 +100,45 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   settings.reveal_output_length = technique->capabilities().knows_output_length;
   settings.max_arrival_lag = options.max_arrival_lag;
   settings.migration_delay = options.migration_delay;
-  settings.memory.kv_per_token = kKvBytesPerToken;
-  settings.memory.weights = 16 * kMiB;
-  settings.memory.max_context_tokens = options.max_context_tokens;
-  Bytes slots = settings.engine.adapter_slots > 0
-                    ? std::min<Bytes>(settings.engine.adapter_slots,
-                                      static_cast<Bytes>(workload.adapters.size()))
-                    : static_cast<Bytes>(workload.adapters.size());
-  Bytes slot_bytes = workload.adapters.empty() ? 0 : workload.adapters.front().bytes;
-  const bool whole = settings.engine.adapter_form == AdapterForm::kWholeModel;
-  if (whole) slot_bytes = settings.memory.weights;
-  const bool base = !whole || std::any_of(workload.requests.begin(), workload.requests.end(),
-                                          [](const Request& r) { return r.adapter == kBaseModel; });
-  settings.memory.device = (base ? settings.memory.weights : 0) + slots * slot_bytes +
-                           options.kv_blocks * kBlockTokens * kKvBytesPerToken;
+  ModelMemory& memory = settings.models[0].memory[1];
+  memory.kv_per_token = kKvBytesPerToken;
+  memory.weights = 16 * kMiB;
+  settings.models[0].max_context_tokens = options.max_context_tokens;
+  WorkloadOfModels models;
+  if (settings.engine.adapters_as_models) {
+    models = adapters_as_models(workload);
+    settings.models.resize(models.names.size(), ServedModel(settings.models[0]));
+  }
+  const auto adapters = static_cast<Bytes>(workload.adapters.size());
+  const auto at_once = [](int slots, Bytes all) {
+    return slots > 0 ? std::min<Bytes>(slots, all) : all;
+  };
+  const Bytes slot_bytes = workload.adapters.empty() ? 0 : workload.adapters.front().bytes;
+  settings.device_memory = options.kv_blocks * kBlockTokens * kKvBytesPerToken +
+                           memory.weights * at_once(settings.engine.model_slots,
+                                                    static_cast<Bytes>(settings.models.size()));
+  if (!settings.engine.adapters_as_models) {
+    settings.device_memory += at_once(settings.engine.adapter_slots, adapters) * slot_bytes;
+  }
 
   RunRecord record;
   record.options = options.record;
-  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-  for (int i = 0; i < options.replicas; ++i) {
-    policies.push_back(options.replica_policy ? options.replica_policy()
-                                              : technique->replica_policy());
-  }
-  Cluster cluster(settings, workload, std::move(policies), make_cluster_policy(options, *technique),
-                  backend, timeline, &record);
+  Cluster cluster(
+      settings, settings.engine.adapters_as_models ? models.workload : workload,
+      [&] { return options.replica_policy ? options.replica_policy() : technique->replica_policy(); },
+      make_cluster_policy(options, *technique), backend, timeline, &record);
   cluster.run();
   return record;
+}
+
+void attach_replicas(Backend* backend, int replicas) {
+  const UnitModel model;
+  for (int i = 0; i < replicas; ++i) {
+    ReplicaLayout layout;
+    layout.devices = {&i, 1};
+    layout.models = {&model, 1};
+    backend->attach(static_cast<ReplicaId>(i), layout);
+  }
 }
 
 std::string violation(const Workload& workload, const RunRecord& record) {

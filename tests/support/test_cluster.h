@@ -60,6 +60,9 @@ RunRecord run(const Workload& workload, const RunOptions& options);
 RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* timeline,
                  Backend* backend);
 
+// Attaches `replicas` replicas of one model on a device each, for tests of a backend by itself.
+void attach_replicas(Backend* backend, int replicas);
+
 // What must hold for any finished run: stamps in order, every request ended once with its length.
 // Returns the first violation, or an empty string.
 std::string violation(const Workload& workload, const RunRecord& record);

@@ -25,12 +25,12 @@ class ExampleCost final : public CostModel {
 class Preloaded final : public ClusterPolicy {
  public:
   ReplicaId route(const RoutedRequest&, const ClusterView&) override { return ReplicaId{}; }
-  Placement place(const ClusterView& view) override {
-    Placement placement(1);
+  Deployment deploy(const DeploymentView& view) override {
+    Deployment deployment = view.equal_replicas();
     for (std::size_t i = 0; i < view.adapter_table().size(); ++i) {
-      placement[0].push_back(static_cast<AdapterId>(static_cast<std::uint32_t>(i)));
+      deployment.units[0].adapters.push_back(static_cast<AdapterId>(static_cast<std::uint32_t>(i)));
     }
-    return placement;
+    return deployment;
   }
 };
 
@@ -43,15 +43,14 @@ RunRecord run_with(const CostModel& cost, const Workload& workload, const std::s
   ClusterSettings settings;
   settings.engine.limits.max_batch = max_batch;
   technique->configure(&settings.engine);
-  settings.memory.kv_per_token = kKiB;
-  settings.memory.device = 256 * kMiB;
+  settings.models[0].memory[1].kv_per_token = kKiB;
+  settings.device_memory = 256 * kMiB;
   RunRecord record;
   VirtualTimeline timeline;
-  const auto backend = make_twin_backend(&timeline, &cost, 1);
-  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-  policies.push_back(technique->replica_policy());
-  Cluster cluster(settings, workload, std::move(policies), std::make_unique<Preloaded>(),
-                  backend.get(), &timeline, &record);
+  const auto backend = make_twin_backend(&timeline, &cost);
+  Cluster cluster(
+      settings, workload, [&] { return technique->replica_policy(); },
+      std::make_unique<Preloaded>(), backend.get(), &timeline, &record);
   cluster.run();
   return record;
 }
@@ -159,15 +158,14 @@ TEST(Credits, AreConservedAndSwitchStateAtTheThresholds) {
   const Workload workload = requests({0, 1}, 1);
   const ExampleCost cost;
   ClusterSettings settings;
-  settings.memory.kv_per_token = kKiB;
-  settings.memory.device = 64 * kMiB;
+  settings.models[0].memory[1].kv_per_token = kKiB;
+  settings.device_memory = 64 * kMiB;
   RunRecord record;
   VirtualTimeline timeline;
-  const auto backend = make_twin_backend(&timeline, &cost, 1);
-  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-  policies.push_back(std::make_unique<CreditsPolicy>());
-  Cluster cluster(settings, workload, std::move(policies), std::make_unique<Preloaded>(),
-                  backend.get(), &timeline, &record);
+  const auto backend = make_twin_backend(&timeline, &cost);
+  Cluster cluster(
+      settings, workload, [] { return std::make_unique<CreditsPolicy>(); },
+      std::make_unique<Preloaded>(), backend.get(), &timeline, &record);
   cluster.run();
   EXPECT_EQ(CreditsPolicy::calls_, 1);
 }

@@ -11,7 +11,7 @@ namespace {
 // What adapters take on the device once all that fit are there, and one more that still leaves.
 std::size_t adapter_bytes(const CpuBackendOptions& options, const Workload& workload,
                           const ReplicaLayout& layout) {
-  if (layout.whole_models) return 0;  // they are matrices of their own
+  if (layout.model_slots > 0) return 0;  // they are models, with matrices of their own
   Bytes largest = 0;
   Bytes all = 0;
   for (const Adapter& adapter : workload.adapters) {

@@ -24,7 +24,7 @@ DeviceReplica::DeviceReplica(ReplicaId id, RealTimeline* timeline, AdapterSource
       executor_(std::move(executor)),
       settings_(settings),
       resident_(count) {
-  if (!settings_.whole_models) {
+  if (!settings_.adapters_as_models) {
     for (const auto& weights : source_->kept()) {
       executor_->hold_on_host(weights, settings_.adapter_width);
     }
@@ -56,7 +56,7 @@ void DeviceReplica::begin_load(AdapterId adapter) {
 std::shared_ptr<const DeviceAdapter> DeviceReplica::bring(AdapterId adapter,
                                                           const LoraWeights& weights) {
   std::shared_ptr<const DeviceAdapter> packed =
-      settings_.whole_models ? executor_->pack_whole_model(weights)
+      settings_.adapters_as_models ? executor_->pack_whole_model(weights)
                              : executor_->pack_adapter(weights, settings_.adapter_width);
   {
     const std::lock_guard lock(mutex_);
@@ -104,8 +104,11 @@ void DeviceReplica::serve_loads() {
       timeline_->fail(std::current_exception());
       return;
     }
-    timeline_->post_now(EventKind::kLoadDone,
-                        pack_subject(id_, static_cast<std::uint32_t>(adapter)));
+    const std::uint32_t what =
+        settings_.adapters_as_models
+            ? load_subject(static_cast<ModelId>(static_cast<std::uint16_t>(adapter)))
+            : load_subject(adapter);
+    timeline_->post_now(EventKind::kLoadDone, pack_subject(id_, what));
   }
 }
 

@@ -45,11 +45,11 @@ struct DeviceJob {
 class DeviceReplica {
  public:
   struct Settings {
-    bool whole_models = false;  // an adapter is held as a model of its own
+    bool adapters_as_models = false;  // each is held folded into a copy of the layers
     int adapter_width = 0;      // ranks that adapters are padded to; 0: their own
     SamplingOptions sampling;
   };
-  // `count` adapters exist.
+  // `count` adapters exist. Where they are held as models, adapter i is the run's model i.
   DeviceReplica(ReplicaId id, RealTimeline* timeline, AdapterSource* adapters, std::size_t count,
                 std::unique_ptr<Executor> executor, const Settings& settings);
   ~DeviceReplica();

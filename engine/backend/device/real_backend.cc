@@ -30,26 +30,31 @@ class Engine final : public RealBackend {
         executors_(std::move(executors)),
         options_(options) {}
 
-  const char* unsupported(const StepPlan& plan) const override {
+  const char* unsupported(ReplicaId replica, const StepPlan& plan) const override {
     if (plan.kernel == LoraKernel::kBgmv && !padded_ && plan.exec == Exec::kUnmerged) {
       return "BGMV reads every adapter at one width: it needs adapter slots, not unified paging";
     }
     if (adapters_->kept().empty() && wants_host(plan)) return kHostLoraFromDisk;
-    return replicas_.front()->executor().unsupported(plan);
+    return replicas_[index(replica)]->executor().unsupported(plan);
   }
 
   int max_steps_in_flight() const override { return 1; }
-  const CostModel& cost() const override { return *cost_; }
+  const CostModel& cost(ReplicaId /*replica*/, ModelId /*model*/) const override { return *cost_; }
 
   void attach(ReplicaId replica, const ReplicaLayout& layout) override {
     SL_CHECK(index(replica) == replicas_.size(), "replicas attach in order");
+    adapters_as_models_ = layout.model_slots > 0;
+    if (layout.models.size() > 1 && !adapters_as_models_) {
+      throw SpecError("the engines run one model per replica, and this one is to serve " +
+                      std::to_string(layout.models.size()));
+    }
     std::unique_ptr<Executor> device = executors_(replica, layout);
     device->reserve_merge(options_.merge_targets);
     device->measure_parts(options_.measure_parts);
     padded_ = layout.padded_adapters;
     replicas_.push_back(std::make_unique<DeviceReplica>(
         replica, timeline_, adapters_, workload_.adapters.size(), std::move(device),
-        DeviceReplica::Settings{layout.whole_models, padded_ ? options_.widest_rank : 0,
+        DeviceReplica::Settings{adapters_as_models_, padded_ ? options_.widest_rank : 0,
                                 options_.sampling}));
     dropped_.emplace_back();
   }
@@ -64,6 +69,16 @@ class Engine final : public RealBackend {
     replicas_[index(replica)]->evict(adapter);
   }
 
+  void load(ReplicaId replica, ModelId model, Bytes /*bytes*/) override {
+    const AdapterId adapter = folded_in(model);
+    if (adapter != kBaseModel) return replicas_[index(replica)]->begin_load(adapter);
+    timeline_->post_now(EventKind::kLoadDone, pack_subject(replica, load_subject(model)));
+  }
+  void evict(ReplicaId replica, ModelId model) override {
+    const AdapterId adapter = folded_in(model);
+    if (adapter != kBaseModel) replicas_[index(replica)]->evict(adapter);
+  }
+
   // Both only noted here: a step in flight may be reading.
   void drop_swapped(ReplicaId replica, RequestId request) override {
     dropped_[index(replica)].push_back(request);
@@ -73,10 +88,13 @@ class Engine final : public RealBackend {
   void submit(const StepWork& work) override {
     DeviceJob job;
     job.slot = work.slot;
-    job.mode = {work.exec, work.kernel, work.device_share, work.host_copy};
+    const AdapterId folded = folded_in(work.model);
+    job.mode = {folded != kBaseModel ? Exec::kMerged : work.exec, work.kernel, work.device_share,
+                work.host_copy};
     job.unmerge = work.unmerge;
     job.merge = work.merge;
     job.adapters.assign(work.adapters.begin(), work.adapters.end());
+    if (folded != kBaseModel) job.adapters.push_back(folded);
     job.host_adapters.assign(work.host_adapters.begin(), work.host_adapters.end());
     job.moves.assign(work.moves.begin(), work.moves.end());
     job.dropped.swap(dropped_[index(work.replica)]);
@@ -92,7 +110,7 @@ class Engine final : public RealBackend {
       const std::span<const BlockIndex> blocks = r.block_table();
       job.blocks.insert(job.blocks.end(), blocks.begin(), blocks.end());
       sequence.block_count = blocks.size();
-      sequence.adapter = r.adapter();
+      sequence.adapter = folded != kBaseModel ? folded : r.adapter();
       sequence.on_host = slice.lora == LoraSite::kHost;
       sequence.samples = slice.tokens == r.pending();
     }
@@ -112,6 +130,12 @@ class Engine final : public RealBackend {
   void keep_outputs() override { keep_outputs_ = true; }
 
  private:
+  // The adapter whose fold a model is; kBaseModel: it is the base model.
+  AdapterId folded_in(ModelId model) const {
+    if (!adapters_as_models_ || index(model) >= workload_.adapters.size()) return kBaseModel;
+    return static_cast<AdapterId>(static_cast<std::uint32_t>(model));
+  }
+
   std::vector<std::int32_t>* history_of(RequestId id) {
     const auto [entry, is_new] = histories_.try_emplace(id);
     if (is_new) entry->second = prompts_(id, workload_.requests[index(id)].prompt_tokens);
@@ -135,6 +159,9 @@ class Engine final : public RealBackend {
   ExecutorFactory executors_;
   RealBackendOptions options_;
   bool padded_ = true;
+  // The models that take turns are copies of the one model, each with an adapter folded in: adapter
+  // i of the workload is the run's model i, and the plain one comes after the last.
+  bool adapters_as_models_ = false;
   bool keep_outputs_ = false;
   std::unordered_map<RequestId, std::vector<std::int32_t>> histories_;
   std::vector<RequestId> forgotten_;

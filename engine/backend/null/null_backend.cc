@@ -26,21 +26,25 @@ class FlatCost final : public CostModel {
 
 class NullBackend final : public Backend {
  public:
-  NullBackend(Timeline* timeline, TimeNs each, std::size_t replicas)
-      : timeline_(timeline), each_(each), cost_(each), replicas_(replicas) {
+  NullBackend(Timeline* timeline, TimeNs each) : timeline_(timeline), each_(each), cost_(each) {
     SL_CHECK(each > 0, "a step takes time");
   }
 
-  const char* unsupported(const StepPlan& /*plan*/) const override { return nullptr; }
+  void attach(ReplicaId replica, const ReplicaLayout& /*layout*/) override {
+    SL_CHECK(index(replica) == replicas_.size(), "replicas attach in order");
+    replicas_.emplace_back();
+  }
+  const char* unsupported(ReplicaId /*replica*/, const StepPlan& /*plan*/) const override {
+    return nullptr;
+  }
   int max_steps_in_flight() const override { return 1; }
-  const CostModel& cost() const override { return cost_; }
+  const CostModel& cost(ReplicaId /*replica*/, ModelId /*model*/) const override { return cost_; }
 
-  // Loads of a replica do not queue: each ends on its own.
   void load(ReplicaId replica, AdapterId adapter, Bytes /*bytes*/) override {
-    const TimeNs end = timeline_->now() + each_;
-    replicas_[index(replica)].loads_end = end;
-    timeline_->post(end, EventKind::kLoadDone,
-                    pack_subject(replica, static_cast<std::uint32_t>(adapter)));
+    begin_load(replica, load_subject(adapter));
+  }
+  void load(ReplicaId replica, ModelId model, Bytes /*bytes*/) override {
+    begin_load(replica, load_subject(model));
   }
 
   // A step waits for every load under way at its replica, without asking which it needs.
@@ -67,6 +71,13 @@ class NullBackend final : public Backend {
     StepTiming timing;
   };
 
+  // Loads of a replica do not queue: each ends on its own.
+  void begin_load(ReplicaId replica, std::uint32_t what) {
+    const TimeNs end = timeline_->now() + each_;
+    replicas_[index(replica)].loads_end = end;
+    timeline_->post(end, EventKind::kLoadDone, pack_subject(replica, what));
+  }
+
   Timeline* timeline_;
   TimeNs each_;
   FlatCost cost_;
@@ -75,8 +86,8 @@ class NullBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_null_backend(Timeline* timeline, TimeNs each, std::size_t replicas) {
-  return std::make_unique<NullBackend>(timeline, each, replicas);
+std::unique_ptr<Backend> make_null_backend(Timeline* timeline, TimeNs each) {
+  return std::make_unique<NullBackend>(timeline, each);
 }
 
 }  // namespace servelab

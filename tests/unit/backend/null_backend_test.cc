@@ -20,8 +20,10 @@ class NullBackendTest : public ::testing::Test {
     return event.at;
   }
 
+  NullBackendTest() { test::attach_replicas(backend_.get(), 2); }
+
   VirtualTimeline timeline_;
-  std::unique_ptr<Backend> backend_ = make_null_backend(&timeline_, kEach, 2);
+  std::unique_ptr<Backend> backend_ = make_null_backend(&timeline_, kEach);
 };
 
 TEST_F(NullBackendTest, AStepTakesTheSameTimeWhateverIsInIt) {
@@ -67,8 +69,8 @@ TEST_F(NullBackendTest, RefusesNoPlanAndChargesNoCost) {
   plan.device_share = 0.5;
   plan.model = ModelId{3};
   plan.slices.push_back(Slice{RequestId{}, 1, LoraSite::kRemote});
-  EXPECT_EQ(backend_->unsupported(plan), nullptr);
-  const CostModel& cost = backend_->cost();
+  EXPECT_EQ(backend_->unsupported(ReplicaId{}, plan), nullptr);
+  const CostModel& cost = backend_->cost(ReplicaId{}, ModelId{});
   EXPECT_EQ(cost.step(BatchShape{}, Exec::kUnmerged, LoraKernel::kSgmv).total(), kEach);
   EXPECT_EQ(cost.merge(64), kEach);
   EXPECT_EQ(cost.unmerge(64), kEach);
@@ -90,7 +92,7 @@ TEST(NullBackend, EveryTechniqueRunsOnIt) {
     options.kv_blocks = 60;
     options.replicas = 2;
     VirtualTimeline timeline;
-    const auto backend = make_null_backend(&timeline, kEach, 2);
+    const auto backend = make_null_backend(&timeline, kEach);
     EXPECT_EQ(test::violation(workload, test::run_on(workload, options, &timeline, backend.get())),
               "");
   }
@@ -105,7 +107,7 @@ RunRecord run_on_share(double share) {
   options.engine.device_share = share;
   options.record.decision_text = true;
   VirtualTimeline timeline;
-  const auto backend = make_null_backend(&timeline, kEach, 1);
+  const auto backend = make_null_backend(&timeline, kEach);
   return test::run_on(workload, options, &timeline, backend.get());
 }
 
@@ -140,7 +142,7 @@ TEST(NullTechnique, ServesInTheOrderOfArrivalInFullSteps) {
   options.technique = "null";
   options.engine.limits = {.max_batch = 8, .max_batch_tokens = 512};
   VirtualTimeline timeline;
-  const auto backend = make_null_backend(&timeline, kEach, 1);
+  const auto backend = make_null_backend(&timeline, kEach);
   const RunRecord record = test::run_on(workload, options, &timeline, backend.get());
   EXPECT_EQ(test::violation(workload, record), "");
   EXPECT_LE(record.steps, 40 * 10 / 8 + 10);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/serve/backend.h"
+#include "tests/support/test_cluster.h"
 
 namespace servelab {
 namespace {
@@ -29,7 +30,8 @@ class PiecewiseCost final : public CostModel {
 std::pair<TimeNs, TimeNs> swap_times(int pieces, Bytes in, Bytes out, Bytes loading) {
   const PiecewiseCost cost(pieces);
   VirtualTimeline timeline;
-  const auto backend = make_twin_backend(&timeline, &cost, 1);
+  const auto backend = make_twin_backend(&timeline, &cost);
+  test::attach_replicas(backend.get(), 1);
   if (loading > 0) backend->load(ReplicaId{}, AdapterId{}, loading);
   std::pair<TimeNs, TimeNs> added;
   for (TimeNs* one : {&added.first, &added.second}) {

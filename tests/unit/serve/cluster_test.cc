@@ -15,6 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using Outcome = Rebalance::Outcome;
 using Planner = std::function<bool(const ReplicaView&, StepPlan*)>;
+using Placement = std::vector<std::vector<AdapterId>>;  // by replica
 using Look = std::function<Rebalance(const ClusterView&)>;
 
 constexpr TimeNs kMs = 1'000'000;
@@ -36,7 +37,11 @@ class ScriptedCluster final : public ClusterPolicy {
  public:
   ScriptedCluster(TimeNs period, Look look, Placement place)
       : period_(period), look_(std::move(look)), place_(std::move(place)) {}
-  Placement place(const ClusterView&) override { return place_; }
+  Deployment deploy(const DeploymentView& view) override {
+    Deployment deployment = view.equal_replicas();
+    for (std::size_t i = 0; i < place_.size(); ++i) deployment.units[i].adapters = place_[i];
+    return deployment;
+  }
   ReplicaId route(const RoutedRequest&, const ClusterView&) override { return kHere; }
   TimeNs rebalance_every() const override { return period_; }
   Rebalance rebalance(const ClusterView& view) override { return look_(view); }
@@ -48,23 +53,13 @@ class ScriptedCluster final : public ClusterPolicy {
 };
 
 // The twin's, and what it was told of swapped KV.
-class Witness final : public Backend {
+class Witness final : public ForwardingBackend {
  public:
-  explicit Witness(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
-  const char* unsupported(const StepPlan& plan) const override {
-    return backend_->unsupported(plan);
-  }
-  int max_steps_in_flight() const override { return backend_->max_steps_in_flight(); }
-  const CostModel& cost() const override { return backend_->cost(); }
-  void load(ReplicaId replica, AdapterId adapter, Bytes bytes) override {
-    backend_->load(replica, adapter, bytes);
-  }
+  explicit Witness(std::unique_ptr<Backend> backend)
+      : ForwardingBackend(backend.get()), twin_(std::move(backend)) {}
   void submit(const StepWork& work) override {
     moves += work.moves.size();
-    backend_->submit(work);
-  }
-  StepTiming collect(ReplicaId replica, std::uint32_t slot) override {
-    return backend_->collect(replica, slot);
+    twin_->submit(work);
   }
   void drop_swapped(ReplicaId replica, RequestId request) override {
     dropped.emplace_back(replica, request);
@@ -74,7 +69,7 @@ class Witness final : public Backend {
   std::vector<std::pair<ReplicaId, RequestId>> dropped;
 
  private:
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> twin_;
 };
 
 // Two replicas, and `requests` requests at t = 0 whose adapters alternate between 0 and 1.
@@ -83,7 +78,7 @@ struct TwoReplicas {
   ClusterSettings settings;
   VirtualTimeline timeline;
   test::LinearCost cost;
-  Witness backend{make_twin_backend(&timeline, &cost, 2)};
+  Witness backend{make_twin_backend(&timeline, &cost)};
   Placement placement{{}, {}};
   TimeNs period = kMs;
 
@@ -98,17 +93,18 @@ struct TwoReplicas {
     settings.replicas = 2;
     settings.engine = test::small_engine();
     settings.engine.adapter_slots = 2;
-    settings.memory.kv_per_token = kKiB;
-    settings.memory.device = 2 * 16 * kKiB + 20 * 16 * kKiB;  // two slots, 20 blocks
+    settings.models[0].memory[1].kv_per_token = kKiB;
+    settings.device_memory = 2 * 16 * kKiB + 20 * 16 * kKiB;  // two slots, 20 blocks
   }
 
   RunRecord run(const Planner& here, const Planner& there, Look look) {
     RunRecord record;
     record.options.token_times = true;
-    std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-    policies.push_back(std::make_unique<ScriptedReplica>(here));
-    policies.push_back(std::make_unique<ScriptedReplica>(there));
-    Cluster cluster(settings, workload, std::move(policies),
+    int made = 0;
+    const auto policy = [&] {
+      return std::make_unique<ScriptedReplica>(made++ == 0 ? here : there);
+    };
+    Cluster cluster(settings, workload, policy,
                     std::make_unique<ScriptedCluster>(period, std::move(look), placement), &backend,
                     &timeline, &record);
     cluster.run();
@@ -247,7 +243,7 @@ TEST(ClusterMoves, ACopyToTheHostIsDroppedWithItsRequest) {
 TEST(ClusterMoves, NobodyGivesWayToAnAdapterThatDoesNotFit) {
   TwoReplicas cluster(1);
   cluster.settings.engine.adapter_memory = AdapterMemory::kUnified;
-  cluster.settings.memory.device = 20 * 16 * kKiB;
+  cluster.settings.device_memory = 20 * 16 * kKiB;
   cluster.workload.adapters[1].bytes = 4 * 16 * kKiB;  // 4 blocks of 20, idle
   cluster.workload.adapters[0].bytes = 5 * 16 * kKiB;  // wanted by the request
   cluster.placement = {{kA, kB}, {}};
@@ -278,7 +274,7 @@ TEST(ClusterMoves, NobodyGivesWayToAnAdapterThatDoesNotFit) {
 TEST(ClusterMoves, ColdStartsAreStampedBesideMigratedRequests) {
   TwoReplicas cluster(4);  // 0 and 2 want adapter 0
   cluster.workload.adapters[0].bytes = Bytes{160} * kKiB;
-  cluster.settings.memory.device += 2 * 144 * kKiB;  // the slots are as large
+  cluster.settings.device_memory += 2 * 144 * kKiB;  // the slots are as large
   cluster.placement = {{kA, kB}, {}};
   int looks = 0;
   cluster.workload.requests[2].output_tokens = cluster.workload.requests[2].output_limit_tokens = 9;

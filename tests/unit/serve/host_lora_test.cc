@@ -29,25 +29,18 @@ class ScriptedPolicy final : public ReplicaPolicy {
 };
 
 // A twin that keeps what it was handed.
-class Watched final : public Backend {
+class Watched final : public ForwardingBackend {
  public:
-  explicit Watched(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
-  const char* unsupported(const StepPlan& plan) const override {
-    return backend_->unsupported(plan);
-  }
-  int max_steps_in_flight() const override { return 1; }
-  const CostModel& cost() const override { return backend_->cost(); }
-  void load(ReplicaId replica, AdapterId adapter, Bytes bytes) override {
-    backend_->load(replica, adapter, bytes);
-  }
+  explicit Watched(std::unique_ptr<Backend> backend)
+      : ForwardingBackend(backend.get()), twin_(std::move(backend)) {}
   void submit(const StepWork& work) override {
     adapters.emplace_back(work.adapters.begin(), work.adapters.end());
     host_adapters.emplace_back(work.host_adapters.begin(), work.host_adapters.end());
     shapes.push_back(work.shape);
-    backend_->submit(work);
+    twin_->submit(work);
   }
   StepTiming collect(ReplicaId replica, std::uint32_t slot) override {
-    timings.push_back(backend_->collect(replica, slot));
+    timings.push_back(twin_->collect(replica, slot));
     return timings.back();
   }
 
@@ -56,7 +49,7 @@ class Watched final : public Backend {
   std::vector<StepTiming> timings;
 
  private:
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> twin_;
 };
 
 // Three requests of 20 tokens to two adapters of ranks 8 and 16, with one slot.
@@ -74,20 +67,19 @@ struct HostLora : ::testing::Test {
     }
     settings.engine = test::small_engine();
     settings.engine.adapter_slots = 1;
-    settings.memory.kv_per_token = kKiB;
-    settings.memory.device = 16 * kKiB + 8 * 16 * kKiB;
+    settings.models[0].memory[1].kv_per_token = kKiB;
+    settings.device_memory = 16 * kKiB + 8 * 16 * kKiB;
   }
   void run(Planner planner) {
     record = RunRecord{};
     record.options.decision_text = record.options.steps = true;
     VirtualTimeline timeline;
-    backend = std::make_unique<Watched>(make_twin_backend(&timeline, &cost, 1));
-    std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-    policies.push_back(std::make_unique<ScriptedPolicy>(std::move(planner)));
+    backend = std::make_unique<Watched>(make_twin_backend(&timeline, &cost));
+    const auto policy = [&] { return std::make_unique<ScriptedPolicy>(planner); };
     struct ToReplica0 final : ClusterPolicy {
       ReplicaId route(const RoutedRequest&, const ClusterView&) override { return ReplicaId{}; }
     };
-    Cluster cluster(settings, workload, std::move(policies), std::make_unique<ToReplica0>(),
+    Cluster cluster(settings, workload, policy, std::make_unique<ToReplica0>(),
                     backend.get(), &timeline, &record);
     cluster.run();
   }
@@ -238,7 +230,7 @@ TEST_F(HostLora, RemoteIsRefused) {
   };
   EXPECT_THROW(run(remote), SpecError);
   VirtualTimeline timeline;
-  const auto null = make_null_backend(&timeline, 1000, 1);
+  const auto null = make_null_backend(&timeline, 1000);
   test::RunOptions options;
   options.engine = test::small_engine();
   options.replica_policy = [&] { return std::make_unique<ScriptedPolicy>(remote); };
@@ -256,12 +248,13 @@ TEST_F(HostLora, IsRefusedWhereItsCostIsUnknown) {
   };
   const Plain plain;
   VirtualTimeline timeline;
-  const auto twin = make_twin_backend(&timeline, &plain, 1);
+  const auto twin = make_twin_backend(&timeline, &plain);
+  test::attach_replicas(twin.get(), 1);
   StepPlan plan;
   plan.slices = {{kFirst, 20}};
-  EXPECT_EQ(twin->unsupported(plan), nullptr);
+  EXPECT_EQ(twin->unsupported(ReplicaId{}, plan), nullptr);
   plan.slices[0].lora = LoraSite::kHost;
-  EXPECT_THAT(twin->unsupported(plan), HasSubstr("LoRA on the host"));
+  EXPECT_THAT(twin->unsupported(ReplicaId{}, plan), HasSubstr("LoRA on the host"));
   EXPECT_THROW(plain.host_lora(BatchShape{}, HostCopy::kFused), InvariantError);
 }
 

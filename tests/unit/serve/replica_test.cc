@@ -45,18 +45,17 @@ struct Fixture {
     }
     settings.engine = test::small_engine();
     settings.engine.adapter_slots = 2;
-    settings.memory.kv_per_token = kKiB;
-    settings.memory.device = 2 * 16 * kKiB + 8 * 16 * kKiB;  // two slots, 8 blocks
+    settings.models[0].memory[1].kv_per_token = kKiB;
+    settings.device_memory = 2 * 16 * kKiB + 8 * 16 * kKiB;  // two slots, 8 blocks
   }
   RunRecord run(Planner planner) {
     RunRecord record;
     record.options.decision_text = true;
     VirtualTimeline timeline;
     const test::LinearCost cost;
-    const auto backend = make_twin_backend(&timeline, &cost, 1);
-    std::vector<std::unique_ptr<ReplicaPolicy>> policies;
-    policies.push_back(std::make_unique<ScriptedPolicy>(std::move(planner)));
-    Cluster cluster(settings, workload, std::move(policies), std::make_unique<ToReplica0>(),
+    const auto backend = make_twin_backend(&timeline, &cost);
+    const auto policy = [&] { return std::make_unique<ScriptedPolicy>(planner); };
+    Cluster cluster(settings, workload, policy, std::make_unique<ToReplica0>(),
                     backend.get(), &timeline, &record);
     cluster.run();
     return record;
@@ -288,20 +287,6 @@ TEST(Replica, TooManyUnfinishedRequestsMakeARunInvalidWhereThatIsAsked) {
             std::vector<std::string>{"3 of 4 requests were unfinished at the end (limit 50 %)"});
 }
 
-// The base model is a model too: whoever asks for it makes the replica hold it.
-TEST(Replica, WholeModelsMakeRoomForTheBaseModelWhenItIsAskedFor) {
-  const auto blocks = [](bool base) {
-    Fixture fixture;
-    if (base) fixture.workload.requests[0].adapter = kBaseModel;
-    fixture.settings.engine.adapter_form = AdapterForm::kWholeModel;
-    fixture.settings.memory.weights = kMiB;
-    fixture.settings.memory.device = 8 * kMiB;
-    return fixture.run([](const ReplicaView&, StepPlan*) { return false; })
-        .replicas[0]
-        .kv_blocks_total;
-  };
-  EXPECT_EQ(blocks(false) - blocks(true), kMiB / (16 * kKiB));
-}
 
 TEST(Replica, AStepWaitsForAnAdapterThatIsStillLoading) {
   Fixture fixture;
@@ -429,17 +414,16 @@ TEST(Cluster, MigrationLosesNothing) {
   ClusterSettings settings;
   settings.replicas = 2;
   settings.engine = test::small_engine();
-  settings.memory.kv_per_token = kKiB;
-  settings.memory.device = 64 * kMiB;
+  settings.models[0].memory[1].kv_per_token = kKiB;
+  settings.device_memory = 64 * kMiB;
   RunRecord record;
   VirtualTimeline timeline;
   const test::LinearCost cost;
-  const auto backend = make_twin_backend(&timeline, &cost, 2);
-  std::vector<std::unique_ptr<ReplicaPolicy>> policies;
+  const auto backend = make_twin_backend(&timeline, &cost);
   const auto technique = Registry<Technique>::instance().make("template");
-  for (int i = 0; i < 2; ++i) policies.push_back(technique->replica_policy());
-  Cluster cluster(settings, workload, std::move(policies), std::make_unique<MigrateOnce>(),
-                  backend.get(), &timeline, &record);
+  Cluster cluster(
+      settings, workload, [&] { return technique->replica_policy(); },
+      std::make_unique<MigrateOnce>(), backend.get(), &timeline, &record);
   cluster.run();
   EXPECT_EQ(test::violation(workload, record), "");
   int moved = 0;

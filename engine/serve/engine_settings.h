@@ -1,0 +1,35 @@
+// How an engine is set up: the spec's `engine:` section, which a technique may change.
+#ifndef SERVELAB_SERVE_ENGINE_SETTINGS_H_
+#define SERVELAB_SERVE_ENGINE_SETTINGS_H_
+
+#include "engine/core/params.h"
+#include "engine/serve/weight_pool.h"
+
+namespace servelab {
+
+struct EngineLimits {
+  int max_batch = 256;          // requests in one step
+  int max_batch_tokens = 2048;  // new positions in one step
+};
+
+struct EngineSettings {
+  EngineLimits limits;
+  int block_tokens = 16;
+  double memory_fraction = 0.9;  // of device memory that the engine may use
+  AdapterMemory adapter_memory = AdapterMemory::kSlots;
+  int adapter_slots = 0;  // kSlots: adapters on the device at once; 0: as many as are served
+  // Each adapter is served as a model of its own, a copy of the base with the adapter folded in
+  // (vllm-uniform); `model_slots` of all models are on the device at once; 0: all, always.
+  bool adapters_as_models = false;
+  int model_slots = 0;
+  // CaraServe's Cached (7.1), an oracle: every adapter is on the device from the start and takes
+  // none of its memory. Not on real devices, which have no such memory.
+  bool cached_adapters = false;
+  double device_share = 1;  // of the device's SMs, for each step whose plan does not say otherwise
+
+  void fields(ParamFields& f);
+};
+
+}  // namespace servelab
+
+#endif  // SERVELAB_SERVE_ENGINE_SETTINGS_H_
