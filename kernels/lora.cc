@@ -33,8 +33,7 @@ void fetch_start(const Panels& w, int panel) {
 
 // Panels of A that shrink reads for a segment.
 int panels_to_read(const LoraBatch& batch, const LoraPair& pair) {
-  const bool padded = batch.kind == LoraKind::kBgmv || batch.kind == LoraKind::kEinsum;
-  return panels_of(padded ? std::min(batch.width, pair.a.n) : pair.rank);
+  return panels_of(traits(batch.kind).padded ? std::min(batch.width, pair.a.n) : pair.rank);
 }
 
 // Shrinks `rows` with one panel of A into t's columns of that panel.
@@ -85,7 +84,7 @@ std::vector<LoraRows> segments_to_compute(const LoraBatch& batch) {
   for (int i = 0; i < batch.count; ++i) {
     const LoraRows& segment = batch.segments[i];
     if (segment.pair == nullptr) continue;
-    if (batch.kind != LoraKind::kEinsum) {
+    if (!traits(batch.kind).all_pairs) {
       if (segment.rows > 0) result.push_back(segment);
       continue;
     }
@@ -125,8 +124,7 @@ void expand_rows(const Ops& ops, LoraKind kind, const LoraRows& segment, int wid
 
 void lora_shrink(const Ops& ops, const LoraBatch& batch, const void* x, std::int64_t ldx, float* t,
                  std::int64_t ldt, float* scratch, int part, int parts) {
-  const bool by_row = batch.kind == LoraKind::kBgmv || batch.kind == LoraKind::kMbgmv;
-  const int piece_rows = by_row ? 1 : kPieceRows;
+  const int piece_rows = traits(batch.kind).by_row ? 1 : kPieceRows;
   const std::vector<LoraRows> segments = segments_to_compute(batch);
   const auto cost = [](int rows) { return std::max(kPanelCost, rows); };
   std::int64_t total = 0;
@@ -141,7 +139,7 @@ void lora_shrink(const Ops& ops, const LoraBatch& batch, const void* x, std::int
         batch, segments[i], piece_rows, [&](const LoraRows& s, int panel, int row, int rows) {
           if (!share.takes(cost(rows))) return;
           if (i + 1 < segments.size()) fetch_start(segments[i + 1].pair->a, 0);
-          if (batch.kind == LoraKind::kEinsum) {
+          if (traits(batch.kind).all_pairs) {
             shrink_panel(ops, batch.kind, *s.pair, panel, row, rows, x, ldx, scratch, stride);
             keep_own_rows(batch, s.pair, panel, row, rows, scratch, stride, t, ldt);
           } else {
@@ -162,7 +160,7 @@ void lora_expand(const Ops& ops, const LoraBatch& batch, const float* t, std::in
     expand_rows(ops, batch.kind, segment, batch.width, t, ldt, y, ldy, row_begin, row_end,
                 column_begin, column_end);
   }
-  if (batch.kind != LoraKind::kEinsum || row_begin >= row_end) return;
+  if (!traits(batch.kind).all_pairs || row_begin >= row_end) return;
   // The artifact's other work: every pair over the rows that are not its own, masked away here by
   // leaving the result in a buffer that nobody reads.
   const std::int64_t width = column_end - column_begin / kPanelColumns * kPanelColumns;

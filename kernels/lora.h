@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/lora_kind.h"
 #include "kernels/panels.h"
 
 namespace servelab::kernels {
@@ -25,13 +26,6 @@ struct LoraRows {
   int row = 0;
   int rows = 0;
   const LoraPair* pair = nullptr;
-};
-
-enum class LoraKind : std::uint8_t {
-  kSgmv,    // all rows of a segment together, so that its weights are read once
-  kBgmv,    // row by row, every row padded to `width`, the batch's largest rank
-  kMbgmv,   // row by row, each at its own rank
-  kEinsum,  // every adapter over every row, then a one-hot mask (dLoRA's artifact)
 };
 
 // The widest row of t that `shrink` writes, in floats: width rounded up to whole panels.

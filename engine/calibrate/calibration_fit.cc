@@ -100,16 +100,14 @@ void fit_attention(const std::vector<StepSample>& steps, CalibrationFit* fit) {
 
 // --- LoRA: each kernel's decode rows have constants of their own, prefills share three ---
 
-constexpr LoraKernel kKernels[] = {LoraKernel::kBgmv, LoraKernel::kMbgmv, LoraKernel::kSgmv,
-                                   LoraKernel::kEinsum};
 constexpr std::size_t kPerKernel = 5;
 constexpr std::size_t kPrefillFeatures = 3;
 
 PartRow lora_row(const StepSample& step) {
   const LoraWork work = lora_work(step.kernel, step.shape);
   PartRow row;
-  for (const LoraKernel kernel : kKernels) {
-    const double own = kernel == step.kernel ? 1 : 0;
+  for (const auto& kernel : kernels::kLoraKinds) {
+    const double own = kernel.kind == step.kernel ? 1 : 0;
     row.features.insert(row.features.end(), {own, own * work.rows, own * work.measure,
                                              own * work.adapters, own * work.adapter_ranks});
   }
@@ -121,32 +119,31 @@ PartRow lora_row(const StepSample& step) {
 
 void fit_lora(const std::vector<StepSample>& steps, CalibrationFit* fit) {
   std::vector<PartRow> rows;
-  std::vector<LoraKernel> kernels;
+  std::vector<LoraKernel> used;
   for (const StepSample& step : steps) {
     if (step.exec != Exec::kUnmerged || step.shape.lora_tokens == 0) continue;
     rows.push_back(lora_row(step));
-    kernels.push_back(step.kernel);
+    used.push_back(step.kernel);
   }
-  const PartFit part = fit_part("lora", rows, 4 * kPerKernel + kPrefillFeatures);
   FittedConstants& c = fit->fitted;
-  FittedLora* const targets[] = {&c.bgmv, &c.mbgmv, &c.sgmv, &c.einsum};
-  for (std::size_t i = 0; i < 4; ++i) {
+  const PartFit part = fit_part("lora", rows, c.lora.size() * kPerKernel + kPrefillFeatures);
+  for (std::size_t i = 0; i < c.lora.size(); ++i) {
     const double* k = part.coefficients.data() + i * kPerKernel;
-    *targets[i] = FittedLora{k[0], k[1], k[2], k[3], k[4]};
+    c.lora[i] = FittedLora{k[0], k[1], k[2], k[3], k[4]};
   }
-  const double* prefill = part.coefficients.data() + 4 * kPerKernel;
+  const double* prefill = part.coefficients.data() + c.lora.size() * kPerKernel;
   c.lora_prefill_token_us = prefill[0];
   c.lora_prefill_rank_token_us = prefill[1];
   c.lora_prefill_adapter_rank_us = prefill[2];
   fit->quality.push_back(part.quality);
-  for (const LoraKernel kernel : kKernels) {  // each kernel's own rows, for the report
+  for (const auto& kernel : kernels::kLoraKinds) {  // each kernel's own rows, for the report
     std::vector<double> measured, predicted;
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (kernels[i] != kernel) continue;
+      if (used[i] != kernel.kind) continue;
       measured.push_back(rows[i].value);
       predicted.push_back(predict(rows[i], part.coefficients));
     }
-    FitQuality quality = quality_of(std::string("lora ") + name(kernel), measured, predicted);
+    FitQuality quality = quality_of(std::string("lora ") + kernel.name, measured, predicted);
     quality.median_error = quality.p90_error = kNaN;  // held out over all kernels together
     if (quality.rows > 0) fit->quality.push_back(quality);
   }

@@ -33,7 +33,7 @@ void add_lora_decodes(LoraKernel kernel, bool quick, Steps* out) {
       quick ? std::vector{1, 4, 16} : std::vector{1, 2, 4, 8, 12, 16, 24, 32};
   const std::vector<int>& ranks = calibrated_ranks();
   for (const int batch : batches) {
-    if (kernel == LoraKernel::kEinsum && batch > 16) continue;  // work grows with its square
+    if (kernels::traits(kernel).all_pairs && batch > 16) continue;  // work grows with its square
     PlannedStep mixed = decodes(batch, kContext);
     mixed.kernel = kernel;
     for (const int rank : ranks) {
@@ -132,10 +132,7 @@ BatchShape PlannedStep::shape() const {
 std::vector<PlannedStep> planned_steps(bool quick) {
   Steps steps;
   add_base_decodes(quick, &steps);
-  for (const LoraKernel kernel :
-       {LoraKernel::kBgmv, LoraKernel::kMbgmv, LoraKernel::kSgmv, LoraKernel::kEinsum}) {
-    add_lora_decodes(kernel, quick, &steps);
-  }
+  for (const auto& kernel : kernels::kLoraKinds) add_lora_decodes(kernel.kind, quick, &steps);
   add_prefills(quick, &steps);
   add_mixed(quick, &steps);
   return steps;

@@ -151,8 +151,7 @@ std::string fit_table(const CalibrationSamples& samples, const CalibrationFit& f
       c.prefill_pair_ns, c.prefill_token_us, c.prefill_key_ns, c.prefill_request_us,
       c.decode_key_ns, c.decode_request_us);
   text += "LoRA:   fixed us  us / row  us / row-rank  us / adapter  us / adapter-rank\n";
-  text += lora_line("bgmv", c.bgmv) + lora_line("mbgmv", c.mbgmv) + lora_line("sgmv", c.sgmv) +
-          lora_line("einsum", c.einsum);
+  for (const auto& kernel : kernels::kLoraKinds) text += lora_line(kernel.name, c.of(kernel.kind));
   text += fmt::format(
       "  prefill: {:.3f} us per row, {:.4f} us per row and rank, {:.4f} us per prompt and rank\n",
       c.lora_prefill_token_us, c.lora_prefill_rank_token_us, c.lora_prefill_adapter_rank_us);

@@ -52,10 +52,7 @@ struct StepWork {
   std::span<const AdapterId> host_adapters;  // likewise, of the slices with LoraSite::kHost
   BatchShape shape;
   ModelId model{};
-  Exec exec = Exec::kUnmerged;
-  LoraKernel kernel = LoraKernel::kMbgmv;
-  double device_share = 1.0;
-  HostCopy host_copy = HostCopy::kFused;
+  StepMode mode;
   AdapterId unmerge = kBaseModel;  // fold this out of the weights first
   AdapterId merge = kBaseModel;    // then fold this in
   int unmerge_rank = 0;

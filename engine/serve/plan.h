@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/core/ids.h"
+#include "kernels/lora_kind.h"
 
 namespace servelab {
 
@@ -15,12 +16,7 @@ enum class Exec : std::uint8_t {
 };
 
 // How the LoRA part of an unmerged step is computed (S-LoRA 4, Punica 4, dLoRA 6).
-enum class LoraKernel : std::uint8_t {
-  kBgmv,    // batched gather, every row padded to the batch's largest rank
-  kMbgmv,   // batched gather, each row at its own rank
-  kSgmv,    // segmented gather: rows of one adapter together
-  kEinsum,  // one-hot einsum over every adapter of the batch (dLoRA's artifact)
-};
+using LoraKernel = kernels::LoraKind;
 
 enum class LoraSite : std::uint8_t { kDevice, kHost, kRemote };
 
@@ -48,15 +44,19 @@ struct Preemption {
   PreemptMode mode = PreemptMode::kRecompute;
 };
 
+// How a step is computed: what of a plan reaches the device as it is.
+struct StepMode {
+  Exec exec = Exec::kUnmerged;
+  LoraKernel kernel = LoraKernel::kMbgmv;
+  double device_share = 1;                // of the device's SMs, (0, 1]
+  HostCopy host_copy = HostCopy::kFused;  // for slices with LoraSite::kHost
+};
+
 // Reused between steps: a policy calls clear() and fills it. Carried out in this order: reject,
 // preempt, evict, load, slices. A plan without slices starts no step (loads still begin).
-struct StepPlan {
+struct StepPlan : StepMode {
   ModelId model{};  // whose requests the step runs
-  Exec exec = Exec::kUnmerged;
   AdapterId merged = kBaseModel;  // with kMerged: whose weights are folded in
-  LoraKernel kernel = LoraKernel::kMbgmv;
-  double device_share = 1.0;              // share of the device's SMs, (0, 1]
-  HostCopy host_copy = HostCopy::kFused;  // for slices with LoraSite::kHost
   std::vector<RequestId> reject;
   std::vector<Preemption> preempt;
   std::vector<AdapterId> evict;
@@ -66,12 +66,9 @@ struct StepPlan {
   std::vector<Slice> slices;
 
   void clear() {
+    static_cast<StepMode&>(*this) = {};
     model = ModelId{};
-    exec = Exec::kUnmerged;
     merged = kBaseModel;
-    kernel = LoraKernel::kMbgmv;
-    device_share = 1.0;
-    host_copy = HostCopy::kFused;
     reject.clear();
     preempt.clear();
     evict.clear();

@@ -128,10 +128,7 @@ void Replica::apply(StepPlan* plan) {
   work.host_adapters = step.host_adapters;
   work.shape = step.shape;
   work.model = step.model;
-  work.exec = step.exec;
-  work.kernel = plan->kernel;
-  work.device_share = plan->device_share;
-  work.host_copy = plan->host_copy;
+  work.mode = *plan;
   work.view = &view_;
   work.swap_in = swap_in_;
   work.swap_out = swap_out_;

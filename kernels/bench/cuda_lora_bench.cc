@@ -166,12 +166,12 @@ class LoraData {
 
 // What the kind must read and write, once, and compute. Distinct adapters: every one is read.
 void count_work(const LoraCase& c, Row& row) {
-  const bool padded = c.kind == LoraKind::kBgmv || c.kind == LoraKind::kEinsum;
+  const bool padded = traits(c.kind).padded;
   double ranks = 0;  // of all adapters
   for (int i = 0; i < c.adapters; ++i) {
     ranks += padded ? width_of(c) : c.ranks[static_cast<std::size_t>(i) % c.ranks.size()];
   }
-  const double rows_of_each = c.kind == LoraKind::kEinsum ? c.rows : c.rows / c.adapters;
+  const double rows_of_each = traits(c.kind).all_pairs ? c.rows : c.rows / c.adapters;
   const double weights = ranks * 2 * kHidden * c.targets;
   row.bytes = kElement * (weights + c.rows * kHidden * (1.0 + 2.0 * c.targets));
   row.flops = 2 * weights * rows_of_each;

@@ -121,21 +121,18 @@ class LoraStep {
 };
 
 void bench_lora(Team& team, Model& model) {
-  constexpr std::pair<LoraKind, const char*> kKinds[] = {{LoraKind::kSgmv, "sgmv"},
-                                                         {LoraKind::kBgmv, "bgmv"},
-                                                         {LoraKind::kMbgmv, "mbgmv"},
-                                                         {LoraKind::kEinsum, "einsum"}};
   LoraStep step;
   const double alone = seconds([&] { model.run(team, kRows); });
   std::printf(
       "\nLoRA: %d rows with %d adapters of rank %d on q, k, v, o; %.1f %% of the weights' "
       "bytes\n%-10s %10.3f ms\n",
       kRows, kRows, kRank, 100 * Adapters::bytes_per_step() / model.bytes(), "base", alone * 1e3);
-  for (const auto& [kind, label] : kKinds) {
+  for (const LoraTraits& row : kLoraKinds) {
+    const LoraKind kind = row.kind;
     const double error = largest_difference(step.result(ops(best_isa()), kind),
                                             step.result(ops(Isa::kReference), kind));
     if (!(error < 1e-2)) {
-      std::printf("%-10s WRONG: off by %g\n", label, error);
+      std::printf("%-10s WRONG: off by %g\n", row.name, error);
       continue;
     }
     int copy = 0;
@@ -143,7 +140,7 @@ void bench_lora(Team& team, Model& model) {
       model.run(team, kRows);
       step.run(team, kind, copy = (copy + 1) % kCopies);
     });
-    std::printf("%-10s %10.3f ms more, %5.1f %% of the base\n", label, (both - alone) * 1e3,
+    std::printf("%-10s %10.3f ms more, %5.1f %% of the base\n", row.name, (both - alone) * 1e3,
                 100 * (both - alone) / alone);
   }
 }

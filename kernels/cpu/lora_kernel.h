@@ -11,13 +11,13 @@ namespace {
 
 // Ranks that a kind computes with.
 inline int lora_depth(LoraKind kind, const LoraPair& pair, int width) {
-  if (kind == LoraKind::kSgmv || kind == LoraKind::kMbgmv) return pair.rank;
+  if (!traits(kind).padded) return pair.rank;
   return width < pair.b.k ? width : pair.b.k;
 }
 
 // Rows that a kind computes together.
 inline int lora_rows(LoraKind kind, int rows) {
-  return kind == LoraKind::kBgmv || kind == LoraKind::kMbgmv ? 1 : rows;
+  return traits(kind).by_row ? 1 : rows;
 }
 
 template <class S>

@@ -7,8 +7,6 @@ namespace {
 
 bool aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
-bool by_rows(LoraKind kind) { return kind == LoraKind::kBgmv || kind == LoraKind::kMbgmv; }
-
 cudaError_t check_types(const LoraBatch& batch) {
   const bool inputs = batch.type == DType::kBf16 || batch.type == DType::kF16;
   const bool outputs = batch.y_type == batch.type || batch.y_type == DType::kF32;
@@ -23,7 +21,7 @@ bool valid(LoraKind kind, const LoraBatch& batch) {
   if (kind == LoraKind::kSgmv) {
     return batch.segments >= 0 && batch.segments <= kMaxPieces && batch.max_segment_rows >= 0;
   }
-  return kind != LoraKind::kEinsum || (batch.distinct >= 0 && batch.distinct <= kMaxPieces);
+  return !traits(kind).all_pairs || (batch.distinct >= 0 && batch.distinct <= kMaxPieces);
 }
 
 bool valid(const LoraTarget& target, const LoraTarget& first) {
@@ -34,7 +32,7 @@ bool valid(const LoraTarget& target, const LoraTarget& first) {
 bool nothing_to_do(LoraKind kind, const LoraBatch& batch, int count) {
   if (batch.rows == 0 || batch.width == 0 || count == 0) return true;
   if (kind == LoraKind::kSgmv) return batch.segments == 0 || batch.max_segment_rows == 0;
-  return kind == LoraKind::kEinsum && batch.distinct == 0;
+  return traits(kind).all_pairs && batch.distinct == 0;
 }
 
 cudaError_t device_attribute(cudaDeviceAttr which, int& value) {
@@ -48,9 +46,9 @@ cudaError_t device_attribute(cudaDeviceAttr which, int& value) {
 std::size_t lora_workspace(LoraKind kind, const LoraBatch& batch, int targets) {
   const auto elements = static_cast<std::size_t>(batch.rows) *
                         static_cast<std::size_t>(batch.width) * static_cast<std::size_t>(targets);
-  if (by_rows(kind)) return elements * kRowSplits * sizeof(float);
+  if (traits(kind).by_row) return elements * kRowSplits * sizeof(float);
   const auto copies =
-      kind == LoraKind::kEinsum ? static_cast<std::size_t>(batch.distinct) : std::size_t{1};
+      traits(kind).all_pairs ? static_cast<std::size_t>(batch.distinct) : std::size_t{1};
   return elements * copies * (kMaxSegmentSplits * sizeof(float) + bytes_of(batch.type));
 }
 
@@ -70,7 +68,7 @@ cudaError_t lora_with(SegmentShrink shrink, LoraKind kind, const LoraBatch& batc
   if (nothing_to_do(kind, batch, count)) return cudaSuccess;
   const cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, call.multiprocessors);
   if (error != cudaSuccess) return error;
-  return by_rows(kind) ? lora_by_rows(call, stream) : lora_by_segments(call, stream);
+  return traits(kind).by_row ? lora_by_rows(call, stream) : lora_by_segments(call, stream);
 }
 
 cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* targets, int count,

@@ -8,8 +8,7 @@ namespace {
 
 // Columns of A, and of B's k, that a kind computes with.
 int depth(LoraKind kind, const LoraPair& pair, int width) {
-  const bool padded = kind == LoraKind::kBgmv || kind == LoraKind::kEinsum;
-  return padded ? std::min(width, pair.b.k) : pair.rank;
+  return traits(kind).padded ? std::min(width, pair.b.k) : pair.rank;
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ TEST(CudaHostLoraFails, ADeviceThatFailsIsAnErrorOfTheStep) {
                                    {ids, 0, blocks(9, 9), engines.on_cuda[2].get()},
                                    {ids, 0, blocks(18, 9), engines.on_host[3].get()}};
   const auto expected = run(cuda, parts);
-  StepMode mode;
+  RunMode mode;
   for (int at = 0; at < 90; at += at < 9 ? 1 : 9) {
     for (const bool calls : {false, true}) {
       for (const HostCopy copy : {HostCopy::kFused, HostCopy::kSynced}) {
@@ -222,7 +222,7 @@ TEST(CudaHostLoraFails, AHostThatFailsIsAnErrorOfTheStep) {
   const std::vector<Part> parts = {{ids, 0, blocks(0, 9), engines.on_host[1].get()}};
   const SequenceSlice slice = parts.front().slice();
   for (const HostCopy copy : {HostCopy::kFused, HostCopy::kSynced}) {
-    StepMode mode;
+    RunMode mode;
     mode.host_copy = copy;
     try {
       host_device::refuse_memory_of(4096);

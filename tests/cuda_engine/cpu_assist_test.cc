@@ -60,7 +60,7 @@ std::vector<Part> mixed_parts(const AssistedEngines& engines, Where everywhere) 
 }
 
 std::vector<float> run_mixed(Executor* executor, const std::vector<Part>& parts,
-                             const StepMode& mode) {
+                             const RunMode& mode) {
   for (const Part& part : parts) {
     if (part.context == 0) continue;
     Part before = part;
@@ -76,7 +76,7 @@ TEST_P(CpuAssist, AMixedBatchUnderEveryKernel) {
   const auto expected = run_mixed(engines.cpu.get(), mixed_parts(engines, Where::kCpuEngine), {});
   for (const LoraKernel kernel :
        {LoraKernel::kBgmv, LoraKernel::kMbgmv, LoraKernel::kSgmv, LoraKernel::kEinsum}) {
-    StepMode mode;
+    RunMode mode;
     mode.kernel = kernel;
     const auto got = run_mixed(engines.cuda.get(), mixed_parts(engines, Where::kHost), mode);
     EXPECT_LT(difference(got, expected), allowed()) << name(kernel);
@@ -88,7 +88,7 @@ TEST_P(CpuAssist, AMixedBatchUnderEveryKernel) {
 
 TEST_P(CpuAssist, SignalledAndSyncedCopiesGiveTheSameBits) {
   const AssistedEngines engines(plan());
-  StepMode mode;
+  RunMode mode;
   const auto fused = run_mixed(engines.cuda.get(), mixed_parts(engines, Where::kHost), mode);
   mode.host_copy = HostCopy::kSynced;
   EXPECT_EQ(run_mixed(engines.cuda.get(), mixed_parts(engines, Where::kHost), mode), fused);

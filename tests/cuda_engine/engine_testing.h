@@ -103,7 +103,7 @@ struct Part {
 };
 
 inline std::vector<float> run(Executor* executor, const std::vector<Part>& parts,
-                              const StepMode& mode) {
+                              const RunMode& mode) {
   std::vector<SequenceSlice> slices;
   for (const Part& part : parts) slices.push_back(part.slice());
   std::vector<std::int32_t> sampled;
@@ -148,7 +148,7 @@ inline std::vector<std::vector<float>> generate(Executor* executor, const Device
   part.adapter = adapter;
   for (int step = 0; step < 8; ++step) {
     const SequenceSlice slice = part.slice();
-    StepMode mode;
+    RunMode mode;
     mode.device_share = shares[static_cast<std::size_t>(step) % shares.size()];
     std::vector<std::int32_t> sampled;
     executor->run({&slice, 1}, mode, {}, &sampled);

@@ -104,7 +104,7 @@ TEST_P(TensorParallel, AdaptersOnTheHostAreTheWholeModels) {
   EXPECT_LT(difference(decode(cuda_.get(), hosted, LoraKernel::kSgmv), decoded), allowed());
   const auto mixed = run(cuda_.get(), some);
   EXPECT_LT(difference(mixed, expected), allowed());
-  StepMode synced;
+  RunMode synced;
   synced.kernel = LoraKernel::kSgmv;
   synced.host_copy = HostCopy::kSynced;
   EXPECT_EQ(run(cuda_.get(), some, synced), mixed);

@@ -56,10 +56,7 @@ void FittedConstants::fields(ParamFields& f) {
   add_time(f, "prefill_request_us", &prefill_request_us, "attention per prompt or chunk");
   add_time(f, "decode_key_ns", &decode_key_ns, "per key that a decode reads");
   add_time(f, "decode_request_us", &decode_request_us, "attention per decoding request");
-  add_lora(f, "bgmv", &bgmv);
-  add_lora(f, "mbgmv", &mbgmv);
-  add_lora(f, "sgmv", &sgmv);
-  add_lora(f, "einsum", &einsum);
+  for (const auto& row : kernels::kLoraKinds) add_lora(f, row.name, &of(row.kind));
   add_time(f, "lora_prefill_token_us", &lora_prefill_token_us, "per prefill row with an adapter");
   add_time(f, "lora_prefill_rank_token_us", &lora_prefill_rank_token_us,
            "per rank of each prefill row");

@@ -4,17 +4,19 @@
 #ifndef SERVELAB_BACKEND_COST_FITTED_CONSTANTS_H_
 #define SERVELAB_BACKEND_COST_FITTED_CONSTANTS_H_
 
+#include <array>
 #include <string>
 #include <vector>
 
 #include "engine/core/check.h"
 #include "engine/core/params.h"
+#include "kernels/lora_kind.h"
 
 namespace servelab {
 
-// One LoRA kernel over the decode rows of a step, all layers. D is its measure of work: rows x the
-// batch's largest rank (bgmv), the sum of the rows' ranks (mbgmv, sgmv), all rows of the step x
-// distinct adapters x the largest rank (einsum).
+// One LoRA kernel over the decode rows of a step, all layers. D is its measure of work: the sum of
+// the rows' ranks; rows x the batch's largest rank where they are padded (bgmv); all rows of the
+// step x distinct adapters x the largest rank where every adapter goes over all of them (einsum).
 struct FittedLora {
   double fixed_us = 0;         // once, when any row has an adapter: the jump from 0 to 1
   double row_us = 0;           // per decode row with an adapter
@@ -41,7 +43,7 @@ struct FittedConstants {
   double decode_key_ns = 0;       // key read by a decode
   double decode_request_us = 0;   // decoding request
 
-  FittedLora bgmv, mbgmv, sgmv, einsum;
+  std::array<FittedLora, kernels::kLoraKinds.size()> lora;
   double lora_prefill_token_us = 0;         // per prefill row with an adapter
   double lora_prefill_rank_token_us = 0;    // per rank of each such row
   double lora_prefill_adapter_rank_us = 0;  // per rank of each prefilled prompt's adapter
@@ -57,6 +59,10 @@ struct FittedConstants {
   double disk_latency_us = 0, disk_bytes_per_s = 0;  // the same from files: for figures only
   double swap_out_latency_us = 0, swap_out_bytes_per_s = 0;
 
+  FittedLora& of(kernels::LoraKind kernel) { return lora[static_cast<std::size_t>(kernel)]; }
+  const FittedLora& of(kernels::LoraKind kernel) const {
+    return lora[static_cast<std::size_t>(kernel)];
+  }
   void fields(ParamFields& f);
 };
 

@@ -52,7 +52,7 @@ double interpolate(const std::vector<double>& knots, const std::vector<double>& 
 
 LoraWork lora_work(LoraKernel kernel, const BatchShape& batch) {
   LoraWork work;
-  if (kernel == LoraKernel::kEinsum) {
+  if (kernels::traits(kernel).all_pairs) {
     work.rows = real(batch.lora_tokens);
     work.measure = real(batch.tokens) * real(batch.lora_adapters) * batch.lora_max_rank;
     work.adapters = real(batch.lora_adapters);
@@ -60,8 +60,8 @@ LoraWork lora_work(LoraKernel kernel, const BatchShape& batch) {
     return work;
   }
   work.rows = real(batch.lora_decode_rows);
-  work.measure =
-      kernel == LoraKernel::kBgmv ? work.rows * batch.lora_max_rank : real(batch.lora_decode_rank);
+  work.measure = kernels::traits(kernel).padded ? work.rows * batch.lora_max_rank
+                                                : real(batch.lora_decode_rank);
   work.adapters = real(std::min(batch.lora_adapters, batch.lora_decode_rows));
   work.adapter_ranks = real(std::min(batch.lora_rank_sum, batch.lora_decode_rank));
   work.prefill_rows = real(batch.lora_tokens - batch.lora_decode_rows);
@@ -78,22 +78,8 @@ FittedCostModel::FittedCostModel(const FittedConstants& constants)
       dense_(tabulate(constants.token_knots, constants.dense_us)),
       logits_(tabulate(constants.sample_knots, constants.logits_us)) {}
 
-const FittedLora& FittedCostModel::lora_of(LoraKernel kernel) const {
-  switch (kernel) {
-    case LoraKernel::kBgmv:
-      return constants_.bgmv;
-    case LoraKernel::kMbgmv:
-      return constants_.mbgmv;
-    case LoraKernel::kSgmv:
-      return constants_.sgmv;
-    case LoraKernel::kEinsum:
-      return constants_.einsum;
-  }
-  return constants_.sgmv;
-}
-
 double FittedCostModel::lora_us(const BatchShape& batch, LoraKernel kernel) const {
-  const FittedLora& lora = lora_of(kernel);
+  const FittedLora& lora = constants_.of(kernel);
   const LoraWork work = lora_work(kernel, batch);
   return lora.fixed_us + lora.row_us * work.rows + lora.row_rank_us * work.measure +
          lora.adapter_us * work.adapters + lora.adapter_rank_us * work.adapter_ranks +

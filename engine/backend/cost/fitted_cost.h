@@ -43,7 +43,6 @@ class FittedCostModel final : public CostModel {
   TimeNs device_to_host(Bytes bytes) const override;
 
  private:
-  const FittedLora& lora_of(LoraKernel kernel) const;
   double lora_us(const BatchShape& batch, LoraKernel kernel) const;
 
   FittedConstants constants_;

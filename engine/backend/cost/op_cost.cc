@@ -182,33 +182,22 @@ double lora_us(const HardwareProfile& hw, LoraKernel kernel, const LoraLoad& loa
                const LoraShape& shape) {
   if (load.tokens <= 0 || shape.pairs <= 0) return 0;
   const LoraConstants& c = hw.lora;
-  double weight_rank = load.rank_sum;  // ranks read from memory
-  double gathered = 0;                 // (token, rank) products through L2
-  double flop_rank = 0;                // (token, rank) products on tensor cores
-  double bandwidth_fraction = c.bandwidth_fraction;
-  double compute_fraction = c.compute_fraction;
-  switch (kernel) {
-    case LoraKernel::kBgmv:
-      weight_rank = load.adapters * load.max_rank;
-      gathered = load.tokens * load.max_rank;
-      bandwidth_fraction = c.padded_bandwidth_fraction;
-      break;
-    case LoraKernel::kMbgmv:
-      gathered = load.rank_tokens;
-      break;
-    case LoraKernel::kSgmv:
-      flop_rank = load.rank_tokens;
-      break;
-    case LoraKernel::kEinsum:
-      weight_rank = load.adapters * load.max_rank;
-      flop_rank = load.tokens * load.adapters * load.max_rank;
-      break;
-  }
+  const kernels::LoraTraits& how = kernels::traits(kernel);
+  // Ranks read from memory.
+  const double weight_rank = how.padded ? load.adapters * load.max_rank : load.rank_sum;
+  // (token, rank) products: through L2 where each row reads its own pair, else on tensor cores.
+  const double products = how.all_pairs ? load.tokens * load.adapters * load.max_rank
+                          : how.padded  ? load.tokens * load.max_rank
+                                        : load.rank_tokens;
+  const double gathered = how.by_row ? products : 0;
+  const double flop_rank = how.by_row ? 0 : products;
+  const double bandwidth_fraction =
+      how.by_row && how.padded ? c.padded_bandwidth_fraction : c.bandwidth_fraction;
   const double memory = us_of_bytes(
       hw, kBytesPerElement * (weight_rank * shape.width + load.tokens * shape.activation),
       bandwidth_fraction);
   const double gather = us_of_bytes(hw, kBytesPerElement * gathered * shape.width, kL2OverDram);
-  const double flops = us_of_flops(hw, 2 * flop_rank * shape.width, compute_fraction);
+  const double flops = us_of_flops(hw, 2 * flop_rank * shape.width, c.compute_fraction);
   return shape.pairs * c.pair_us + std::max(std::max(memory, gather), flops);
 }
 

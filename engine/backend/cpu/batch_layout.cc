@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "engine/backend/cpu/executor_impl.h"
-#include "engine/backend/device/lora_kind.h"
 
 namespace servelab {
-using kernels::LoraKind;
 
 // Rows of one adapter lie together, decodes before prefills; adapters in order of first appearance.
 void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel,
@@ -35,7 +33,7 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
   positions_.clear();
   decodes_.clear();
   prefills_.clear();
-  kind_ = lora_kind(kernel);
+  kind_ = kernel;
   lora_width_ = 0;
   std::vector<int> first_row(slices.size());
   int row = 0;
@@ -47,7 +45,7 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
     for (int i = 0; i < tokens; ++i) positions_.push_back(slice.context + i);
     if (const CpuAdapter* adapter = adapters[key.adapter]) {
       // One prefill is one SGMV segment whatever the plan's kernel is for decodes.
-      const bool alone = key.prefill && kind_ != LoraKind::kEinsum;
+      const bool alone = key.prefill && !kernels::traits(kind_).all_pairs;
       std::vector<Segment>& segments = alone ? prefills_ : decodes_;
       if (!segments.empty() && segments.back().adapter == adapter &&
           segments.back().row + segments.back().rows == row) {
@@ -76,7 +74,7 @@ void CpuExecutor::Impl::prepare_lora() {
   if (t_.size() < 3 * t_floats_ * sizeof(float)) {
     t_ = Buffer(3 * t_floats_ * sizeof(float), "LoRA activations");
   }
-  if (kind_ == LoraKind::kEinsum && !decodes_.empty()) {
+  if (kernels::traits(kind_).all_pairs && !decodes_.empty()) {
     for (Buffer& scratch : scratch_) {
       if (scratch.size() < t_floats_ * sizeof(float)) {
         scratch = Buffer(t_floats_ * sizeof(float), "LoRA scratch memory");

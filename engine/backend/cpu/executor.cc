@@ -349,7 +349,7 @@ const char* CpuExecutor::unsupported(const StepPlan& plan) const {
   return nullptr;
 }
 
-StepParts CpuExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,
+StepParts CpuExecutor::run(std::span<const SequenceSlice> slices, const RunMode& mode,
                            const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
   return impl_->run(slices, mode, sampling, sampled);
 }

@@ -42,11 +42,14 @@ class CpuExecutor final : public Executor {
   // The device is the host: packed at its own rank, in no slot, and computed as any other adapter.
   std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
   std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
+  // Packing needs nothing that could be prepared.
+  void hold_on_host(std::shared_ptr<const LoraWeights> /*weights*/, int /*width*/) override {}
 
   // The parts' times are of the leading thread.
-  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
+  StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
+  void measure_parts(bool /*on*/) override {}  // they always are
 
   void merge(const DeviceAdapter& adapter) override;
   void unmerge() override;
@@ -57,6 +60,7 @@ class CpuExecutor final : public Executor {
   HostMemory host_memory(std::size_t bytes) override;
   void copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) override;
   void copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) override;
+  void finish_copies() override {}  // a copy has ended when it returns
 
  private:
   class Impl;

@@ -59,7 +59,7 @@ class CpuExecutor::Impl {
  public:
   Impl(const ModelConfig& model, const ModelWeights& weights, const CpuExecutorOptions& options);
 
-  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
+  StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled);
   void merge(const CpuAdapter& adapter);
   void unmerge();

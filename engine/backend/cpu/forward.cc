@@ -47,7 +47,7 @@ constexpr std::array kDownTarget = {LinearLayer::kDown};
 
 }  // namespace
 
-StepParts CpuExecutor::Impl::run(std::span<const SequenceSlice> slices, const StepMode& mode,
+StepParts CpuExecutor::Impl::run(std::span<const SequenceSlice> slices, const RunMode& mode,
                                  const SamplingOptions& sampling,
                                  std::vector<std::int32_t>* sampled) {
   const TimeNs begin = clock_ns();

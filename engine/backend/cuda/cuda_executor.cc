@@ -12,7 +12,6 @@ namespace servelab::cuda {
 namespace {
 
 using kernels::DType;
-using kernels::LoraKind;
 
 constexpr std::size_t kDenseWorkspace = std::size_t{32} << 20;
 constexpr int kVector = 8;  // elements of 16 bytes
@@ -164,11 +163,10 @@ void CudaExecutor::plan_workspaces(MemoryPlan* plan) {
     batch.width = padded_rank(std::max(1, plan_.widest_rank));
     batch.segments = sequences;
     batch.distinct = std::min(sequences, plan_.adapters);
-    for (const LoraKind kind :
-         {LoraKind::kSgmv, LoraKind::kBgmv, LoraKind::kMbgmv, LoraKind::kEinsum}) {
+    for (const auto& row : kernels::kLoraKinds) {
       workspace_bytes_.lora =
           std::max(workspace_bytes_.lora,
-                   kernels::cuda::lora_workspace(kind, batch, kernels::cuda::kMaxLoraTargets));
+                   kernels::cuda::lora_workspace(row.kind, batch, kernels::cuda::kMaxLoraTargets));
     }
   }
   for (const std::size_t bytes :

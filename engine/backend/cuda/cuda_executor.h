@@ -48,7 +48,7 @@ class CudaExecutor final : public Executor {
   void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
   std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
 
-  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
+  StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
   void measure_parts(bool on) override { measure_ = on; }
@@ -155,7 +155,7 @@ class CudaExecutor final : public Executor {
   StepGraphs graphs_;
   StepTimer timer_;
   bool measure_ = false;
-  bool may_replay_ = true;  // of the latest run: StepMode::may_replay
+  bool may_replay_ = true;  // of the latest run: RunMode::may_replay
   bool ran_graph_ = false;
   int sampled_ = 0;  // of the latest run, without padding
   std::vector<float> logits_;

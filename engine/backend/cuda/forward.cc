@@ -35,7 +35,7 @@ const std::vector<Matrices>* whole_of(const SequenceSlice& slice) {
 
 }  // namespace
 
-StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,
+StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const RunMode& mode,
                             const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
   SL_CHECK(!slices.empty() && slices.size() <= static_cast<std::size_t>(plan_.limits.max_batch),
            "a step keeps max_batch");

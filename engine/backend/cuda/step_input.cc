@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "engine/backend/device/lora_kind.h"
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
 
@@ -262,14 +261,14 @@ void StepInput::lay_out_lora(LoraKernel kernel, bool bucketed) {
   for (const CudaAdapter* adapter : adapters_) {
     common.width = std::max(common.width, adapter->width());
   }
-  const bool einsum = kernel == LoraKernel::kEinsum;
+  const bool einsum = kernels::traits(kernel).all_pairs;
   const int ends[] = {einsum ? shape_.rows : shape_.decodes, shape_.rows};
   int row = 0;
   for (int i = 0; i < 2; ++i) {
     const int rows = ends[i] - row;
     if (rows == 0) continue;
     LoraPart& part = shape_.lora[shape_.lora_parts];
-    part = {row, i == 0 ? lora_kind(kernel) : LoraKind::kSgmv, common};
+    part = {row, i == 0 ? kernel : LoraKind::kSgmv, common};
     part.batch.slots = slots.device + row;
     part.batch.rows = rows;
     if (!einsum) {

@@ -199,9 +199,9 @@ std::unique_ptr<DeviceAdapter> TpExecutor::host_adapter(
 
 // --- steps ---
 
-StepParts TpExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,
+StepParts TpExecutor::run(std::span<const SequenceSlice> slices, const RunMode& mode,
                           const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
-  StepMode agreed = mode;
+  RunMode agreed = mode;
   for (const SequenceSlice& slice : slices) {
     const auto* const adapter = static_cast<const Adapter*>(slice.adapter);
     if (adapter != nullptr && !adapter->arrived()) agreed.may_replay = false;

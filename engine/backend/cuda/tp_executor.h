@@ -41,7 +41,7 @@ class TpExecutor final : public Executor {
   std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
 
   // The times are the first rank's.
-  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
+  StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
   void measure_parts(bool on) override;

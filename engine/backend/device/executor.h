@@ -55,12 +55,10 @@ struct SequenceSlice {
   std::uint64_t draw = 0;                  // names this draw's random number; unused when greedy
 };
 
-// How a step is computed.
-struct StepMode {
-  Exec exec = Exec::kUnmerged;
-  LoraKernel kernel = LoraKernel::kMbgmv;
-  double device_share = 1;  // of the device's SMs, (0, 1]
-  HostCopy host_copy = HostCopy::kFused;
+// How one forward pass is computed.
+struct RunMode : StepMode {
+  RunMode() = default;
+  RunMode(const StepMode& mode) : StepMode(mode) {}
   bool may_replay = true;  // false: not as a recorded graph. All ranks of a replica do the same.
 };
 
@@ -95,12 +93,13 @@ class Executor {
 
   // Keeps an adapter ready in host memory, so that packing it later is nothing but a copy. Before
   // the run.
-  virtual void hold_on_host(std::shared_ptr<const LoraWeights> /*weights*/, int /*width*/) {}
+  virtual void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) = 0;
 
   // An adapter that stays in host memory: for its slices the host computes LoRA beside the device's
   // step (CaraServe 4). Takes none of the device's memory. Asked for only where unsupported() does
   // not refuse LoraSite::kHost. Any thread.
-  virtual std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights);
+  virtual std::unique_ptr<DeviceAdapter> host_adapter(
+      std::shared_ptr<const LoraWeights> weights) = 0;
 
   // A private copy of every layer with the adapter folded in: a whole model (vllm-uniform).
   // Embedding and LM head, which no adapter changes, stay shared. Any thread.
@@ -109,14 +108,14 @@ class Executor {
   // One forward pass; a call at a time. With kMerged no LoRA is computed beside the weights, which
   // are those of the slices' whole model when they name one, else the merged ones. Sampled token
   // ids in order of the slices that sample; -1 where the logits are not numbers.
-  virtual StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
+  virtual StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                         const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) = 0;
 
   // Logits of the latest run: one row of model().vocab per sampling slice.
   virtual std::span<const float> logits() = 0;
 
   // Whether run() takes its time apart even where that slows it down (calibration).
-  virtual void measure_parts(bool /*on*/) {}
+  virtual void measure_parts(bool on) = 0;
 
   // Folds an adapter into a copy of the layers that it touches; unmerge() returns to the base
   // weights, which merging never writes, so they are restored bit for bit.
@@ -133,7 +132,7 @@ class Executor {
   virtual HostMemory host_memory(std::size_t bytes) = 0;  // SpecError when there is no more
   virtual void copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) = 0;
   virtual void copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) = 0;
-  virtual void finish_copies() {}
+  virtual void finish_copies() = 0;
 };
 
 }  // namespace servelab

@@ -31,7 +31,8 @@ class Engine final : public RealBackend {
         options_(options) {}
 
   const char* unsupported(ReplicaId replica, const StepPlan& plan) const override {
-    if (plan.kernel == LoraKernel::kBgmv && !padded_ && plan.exec == Exec::kUnmerged) {
+    const kernels::LoraTraits& kernel = kernels::traits(plan.kernel);
+    if (kernel.by_row && kernel.padded && !padded_ && plan.exec == Exec::kUnmerged) {
       return "BGMV reads every adapter at one width: it needs adapter slots, not unified paging";
     }
     if (adapters_->kept().empty() && wants_host(plan)) return kHostLoraFromDisk;
@@ -89,8 +90,8 @@ class Engine final : public RealBackend {
     DeviceJob job;
     job.slot = work.slot;
     const AdapterId folded = folded_in(work.model);
-    job.mode = {folded != kBaseModel ? Exec::kMerged : work.exec, work.kernel, work.device_share,
-                work.host_copy};
+    job.mode = work.mode;
+    if (folded != kBaseModel) job.mode.exec = Exec::kMerged;
     job.unmerge = work.unmerge;
     job.merge = work.merge;
     job.adapters.assign(work.adapters.begin(), work.adapters.end());

@@ -6,7 +6,6 @@ namespace servelab::ranks {
 namespace {
 
 constexpr int kMostBatch = 1 << 20;
-constexpr int kKernels = 4;
 constexpr int kTypes = 3;
 constexpr std::size_t kBytesOfBatchAdapter = 12;
 constexpr std::size_t kBytesOfSlice = 25;  // with neither tokens nor blocks
@@ -31,6 +30,7 @@ WireWriter encode(const OpenRank& open) {
   const DevicePlan& plan = open.plan;
   // Names every field, so that a new one does not compile until it is sent, or left out here:
   // device, cores and partitions are each rank's own.
+  [[maybe_unused]] const auto& [kv_blocks, block_tokens, max_batch, max_batch_tokens] = plan.limits;
   [[maybe_unused]] const auto& [limits, type, device, ranks, targets, adapters, widest_rank, padded,
                                 adapter_bytes, whole_models, merges, graphs, host_lora,
                                 host_lora_threads, host_lora_cores, partitions] = plan;
@@ -91,7 +91,8 @@ OpenRank decode_open(std::span<const std::byte> message) {
 WireWriter encode(const StepRequest& step) {
   WireWriter out;
   // As above: a new field must be sent.
-  [[maybe_unused]] const auto& [exec, kernel, device_share, host_copy, may_replay] = step.mode;
+  const StepMode& mode = step.mode;
+  [[maybe_unused]] const auto& [exec, kernel, device_share, host_copy] = mode;
   [[maybe_unused]] const auto& [temperature, top_p, seed] = step.sampling;
   out.u8(static_cast<std::uint8_t>(step.mode.exec));
   out.u8(static_cast<std::uint8_t>(step.mode.kernel));
@@ -122,7 +123,7 @@ StepRequest decode_step(std::span<const std::byte> message) {
   WireReader in(message);
   StepRequest step;
   step.mode.exec = static_cast<Exec>(in.choice(2, "exec"));
-  step.mode.kernel = static_cast<LoraKernel>(in.choice(kKernels, "a LoRA kernel"));
+  step.mode.kernel = static_cast<LoraKernel>(in.choice(kernels::kLoraKinds.size(), "a LoRA kernel"));
   step.mode.device_share = in.f64();
   step.mode.host_copy = static_cast<HostCopy>(in.choice(2, "host_copy"));
   step.mode.may_replay = in.flag();

@@ -95,7 +95,7 @@ struct StepSlice {
   std::uint64_t draw = 0;
 };
 struct StepRequest {
-  StepMode mode;
+  RunMode mode;
   SamplingOptions sampling;
   std::vector<BatchAdapter> adapters;
   std::vector<StepSlice> slices;

@@ -208,7 +208,7 @@ void RemoteExecutor::wait_for(std::uint32_t handle) const {
 
 // --- steps ---
 
-StepParts RemoteExecutor::run(std::span<const SequenceSlice> slices, const StepMode& mode,
+StepParts RemoteExecutor::run(std::span<const SequenceSlice> slices, const RunMode& mode,
                               const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
   StepRequest request;
   request.mode = mode;

@@ -58,7 +58,7 @@ class RemoteExecutor final : public Executor {
   // are those that rank 0 reads from disk each time.
   void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
 
-  StepParts run(std::span<const SequenceSlice> slices, const StepMode& mode,
+  StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
   void measure_parts(bool on) override;

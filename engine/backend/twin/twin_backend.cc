@@ -59,9 +59,9 @@ class TwinBackend final : public Backend {
     timing.switching = 0;
     if (work.unmerge != kBaseModel) timing.switching += cost.unmerge(work.unmerge_rank);
     if (work.merge != kBaseModel) timing.switching += cost.merge(work.merge_rank);
-    timing.cost = cost.step(work.shape, work.exec, work.kernel);
+    timing.cost = cost.step(work.shape, work.mode.exec, work.mode.kernel);
     if (work.shape.host_tokens > 0) {
-      timing.cost.lora += cost.host_lora(work.shape, work.host_copy);
+      timing.cost.lora += cost.host_lora(work.shape, work.mode.host_copy);
     }
     timing.swap = 0;
     if (work.swap_in + work.swap_out > 0) {

@@ -29,10 +29,10 @@ FittedConstants constants() {
   c.prefill_token_us = 2;
   c.decode_key_ns = 50;
   c.decode_request_us = 5;
-  c.bgmv = {100, 1, 0.5, 10, 0.25};
-  c.mbgmv = {90, 1, 0.4, 10, 0.25};
-  c.sgmv = {80, 1, 0.3, 10, 0.25};
-  c.einsum = {70, 1, 0.1, 10, 0.25};
+  c.of(LoraKernel::kBgmv) = {100, 1, 0.5, 10, 0.25};
+  c.of(LoraKernel::kMbgmv) = {90, 1, 0.4, 10, 0.25};
+  c.of(LoraKernel::kSgmv) = {80, 1, 0.3, 10, 0.25};
+  c.of(LoraKernel::kEinsum) = {70, 1, 0.1, 10, 0.25};
   c.lora_prefill_token_us = 1;
   c.lora_prefill_rank_token_us = 0.1;
   c.lora_prefill_adapter_rank_us = 0.2;

@@ -197,7 +197,13 @@ TEST_F(RankGroupTest, ASilentWorkerEndsTheGroup) {
       void enter_thread() const override {}
       std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights&, int) override { return {}; }
       std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights&) override { return {}; }
-      StepParts run(std::span<const SequenceSlice>, const StepMode&, const SamplingOptions&,
+      void hold_on_host(std::shared_ptr<const LoraWeights>, int) override {}
+      std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights>) override {
+        return {};
+      }
+      void measure_parts(bool) override {}
+      void finish_copies() override {}
+      StepParts run(std::span<const SequenceSlice>, const RunMode&, const SamplingOptions&,
                     std::vector<std::int32_t>*) override {
         done_.wait();
         return {};

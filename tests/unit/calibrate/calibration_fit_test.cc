@@ -46,10 +46,10 @@ FittedConstants known() {
   c.prefill_request_us = 20;
   c.decode_key_ns = 800;
   c.decode_request_us = 15;
-  c.bgmv = {200, 3, 2.0, 12, 0.5};
-  c.mbgmv = {220, 3, 1.8, 12, 0.5};
-  c.sgmv = {180, 2, 0.4, 12, 1.5};
-  c.einsum = {300, 1, 0.3, 12, 0.5};
+  c.of(LoraKernel::kBgmv) = {200, 3, 2.0, 12, 0.5};
+  c.of(LoraKernel::kMbgmv) = {220, 3, 1.8, 12, 0.5};
+  c.of(LoraKernel::kSgmv) = {180, 2, 0.4, 12, 1.5};
+  c.of(LoraKernel::kEinsum) = {300, 1, 0.3, 12, 0.5};
   c.lora_prefill_token_us = 4;
   c.lora_prefill_rank_token_us = 0.3;
   c.lora_prefill_adapter_rank_us = 1.2;
@@ -159,9 +159,9 @@ TEST(CalibrationFitTest, RecoversAKnownModelExactly) {
   expect_near(c.prefill_pair_ns, 12, 0.01, "pairs");
   expect_near(c.decode_key_ns, 800, 0.01, "keys");
   expect_near(c.decode_request_us, 15, 0.02, "requests");
-  expect_near(c.bgmv.row_rank_us, 2.0, 0.02, "bgmv");
-  expect_near(c.bgmv.fixed_us, 200, 0.02, "bgmv jump");
-  expect_near(c.sgmv.adapter_rank_us, 1.5, 0.05, "sgmv");
+  expect_near(c.of(LoraKernel::kBgmv).row_rank_us, 2.0, 0.02, "bgmv");
+  expect_near(c.of(LoraKernel::kBgmv).fixed_us, 200, 0.02, "bgmv jump");
+  expect_near(c.of(LoraKernel::kSgmv).adapter_rank_us, 1.5, 0.05, "sgmv");
   expect_near(c.lora_prefill_rank_token_us, 0.3, 0.02, "prefill");
   expect_near(c.load_bytes_per_s, 1e9, 1e-6, "loads");
   expect_near(c.load_latency_us, 40, 1e-4, "loads");
@@ -179,7 +179,7 @@ TEST(CalibrationFitTest, NoiseStaysNoise) {
   const FittedConstants truth = known();
   const CalibrationFit fit = fit_calibration(samples_of(FittedCostModel(truth), 0.05));
   expect_near(fit.fitted.decode_key_ns, 800, 0.05, "keys");
-  expect_near(fit.fitted.bgmv.row_rank_us, 2.0, 0.1, "bgmv");
+  expect_near(fit.fitted.of(LoraKernel::kBgmv).row_rank_us, 2.0, 0.1, "bgmv");
   expect_near(fit.fitted.k1_us, 0.7, 0.2, "K1");
   EXPECT_LT(fit.quality.front().median_error, 0.05);
   EXPECT_GT(fit.quality.front().r2, 0.97);
