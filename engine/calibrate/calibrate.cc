@@ -143,11 +143,6 @@ class Measurement {
   CalibrationSamples samples_;
 };
 
-Bytes machine_memory() {
-  return static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) *
-         static_cast<Bytes>(::sysconf(_SC_PAGE_SIZE));
-}
-
 // "<processor>, 2 threads" from the run's context.
 std::string machine_name() {
   const ConfigNode context = parse_yaml(context_json({}, 0), "context");
@@ -156,21 +151,18 @@ std::string machine_name() {
 }
 
 // The device that was measured: this machine's processors or its first accelerator.
-DeviceFacts facts_of(const std::string& backend, int threads) {
-  if (backend != "cpu") return find_accelerator(backend)->facts(0);
-  DeviceFacts facts;
+DeviceFacts facts_of(const Accelerator& engine, int threads) {
+  DeviceFacts facts = engine.facts(0);
+  if (!facts.name.empty()) return facts;
   facts.name = machine_name();
-  facts.generation = "cpu";
-  facts.memory = std::min<Bytes>(machine_memory() / 4, 4 * kGiB);
   facts.multiprocessors = threads;
-  facts.l2 = std::max<Bytes>(1, ::sysconf(_SC_LEVEL2_CACHE_SIZE));
   return facts;
 }
 
 // The data sheet's place is taken by what the model's own steps reached.
 HardwareProfile profile_of(const ModelConfig& model, const CalibrateOptions& options, int threads,
                            const std::string& name, const CalibrationFit& fit) {
-  const DeviceFacts facts = facts_of(options.backend, threads);
+  const DeviceFacts facts = facts_of(*find_accelerator(options.backend), threads);
   HardwareProfile profile;
   profile.name = name;
   profile.generation = facts.generation;
@@ -263,7 +255,8 @@ CalibrationSamples measure(CalibrationTarget* target, bool quick, const std::ato
 }
 
 void calibrate(const CalibrateOptions& options) {
-  if (options.backend != "cpu") find_accelerator(options.backend)->devices();
+  const auto engine = find_accelerator(options.backend);
+  engine->check_devices(1, 1);
   const Library library(options.experiments);
   const ModelConfig model =
       load_model_config(library.find("model", options.model, SourceMark{"--model", 0, 0}));
@@ -272,13 +265,9 @@ void calibrate(const CalibrateOptions& options) {
                     std::to_string(model.max_context_tokens) + " tokens is too short; needs " +
                     std::to_string(kMostPrefill));
   }
-  RuntimeSection runtime;
-  runtime.threads = options.threads;
-  const int threads = threads_per_replica(runtime, 1);
-  const std::string device = options.backend == "cpu"
-                                 ? "cpu-" + std::to_string(threads) + "t"
-                                 : slug(facts_of(options.backend, threads).name);
-  const std::string name = device + "-" + slug(model.name);
+  const int threads =
+      options.threads > 0 ? options.threads : static_cast<int>(usable_cores().size());
+  const std::string name = slug(engine->profile_stem(threads)) + "-" + slug(model.name);
   const std::filesystem::path out =
       options.out.empty() ? "results/calibration/" + name + ".yaml" : options.out;
   if (out.extension() != ".yaml") throw SpecError("--out " + out.string() + " must end in .yaml");

@@ -41,8 +41,6 @@ class EngineCalibration final : public CalibrationTarget {
         threads_(threads),
         executor_(open(quick)) {
     executor_->enter_thread();
-    executor_->measure_parts(true);
-    executor_->reserve_merge(linear_layers(targets));
     fill_cache();
     for (const int rank : calibrated_ranks()) {
       Adapter adapter;
@@ -70,8 +68,9 @@ class EngineCalibration final : public CalibrationTarget {
       if (planned.rank > 0) slice.adapter = adapter(planned.rank, planned.adapter, width);
       at += blocks;
     }
-    const StepParts parts =
-        executor_->run(slices, {Exec::kUnmerged, step.kernel}, SamplingOptions{}, &sampled_);
+    RunMode mode = StepMode{Exec::kUnmerged, step.kernel};
+    mode.measure_parts = true;
+    const StepParts parts = executor_->run(slices, mode, SamplingOptions{}, &sampled_);
     StepSample sample;
     sample.shape = step.shape();
     sample.kernel = step.kernel;
@@ -156,7 +155,9 @@ class EngineCalibration final : public CalibrationTarget {
       tokens_.push_back(
           static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(model_.vocab))));
     }
-    return make_executor(backend_, model_, *weights_, plan, threads_, true);
+    const auto engine = find_accelerator(backend_);
+    engine->share_host(0, {.threads = threads_}, &plan);
+    return engine->make(model_, *weights_, plan);
   }
 
   // All adapters that the steps use stay on the device, besides one that is loaded.

@@ -104,7 +104,9 @@ SchedulerSample probe_scheduler(const std::string& backend, const PlannedSchedul
     plan.targets = linear_layers(kTargets);
     plan.adapters = static_cast<int>(layout.adapters);
     plan.widest_rank = kRank;
-    return make_executor(backend, model, *weights, plan, threads, true);
+    const auto made_by = find_accelerator(backend);
+    made_by->share_host(0, {.threads = threads}, &plan);
+    return made_by->make(model, *weights, plan);
   };
   RealBackendOptions options;
   options.widest_rank = kRank;

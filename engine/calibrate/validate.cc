@@ -18,8 +18,6 @@
 namespace servelab {
 namespace {
 
-const std::vector<std::string> kBackends = {"cpu", "twin"};
-
 // What may differ between an engine's point and its twins.
 bool is_variant_path(const std::string& path) {
   return path == "backend" || path == "hardware" || path.rfind("workload.lengths", 0) == 0;
@@ -41,7 +39,7 @@ std::string coordinates_text(const SweepPosition& position, bool variant) {
 
 std::string backend_of(const SweepPosition& position) {
   const ConfigNode* node = position.settings.find("backend");
-  return node == nullptr ? "twin" : node->scalar;
+  return node == nullptr ? SpecHeader().backend : node->scalar;
 }
 
 // The columns of collected.h5 that matter here, in spec order.
@@ -273,11 +271,11 @@ std::string errors_csv(const std::vector<RegimeErrors>& errors) {
   return text;
 }
 
-void add_backends(Spec* spec) {
+void add_backends(const std::string& engine, Spec* spec) {
   if (std::find(spec->swept.begin(), spec->swept.end(), "backend") != spec->swept.end()) return;
   std::vector<SweepPosition> positions;
   for (const SweepPosition& position : spec->positions) {
-    for (const std::string& backend : kBackends) {
+    for (const std::string& backend : {engine, SpecHeader().backend}) {
       positions.push_back(position);
       const ConfigNode value = ConfigNode::of(backend, false);
       positions.back().settings.set("backend", value);
@@ -313,7 +311,7 @@ std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& op
   std::vector<ValidatedPoint> points;
   std::map<std::string, std::string> judged;  // the first twin's variant, by common coordinates
   for (std::size_t p = 0; p < spec.positions.size(); ++p) {
-    if (backend_of(spec.positions[p]) != "twin") continue;
+    if (is_real(backend_of(spec.positions[p]))) continue;
     const std::string common = coordinates_text(spec.positions[p], false);
     const auto engine = engines.find(common);
     if (engine == engines.end()) continue;
@@ -350,7 +348,7 @@ std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& op
 
 bool validate(Spec spec, const ValidateOptions& options) {
   const ErrorLimits limits = parse_limits(options.limits);
-  add_backends(&spec);
+  add_backends(options.backend, &spec);
   const RunReport report = run_spec(spec, options.run);
   if (!report.collected) {
     throw SpecError(spec.id + ": not every point was run; run the same command to go on");

@@ -71,13 +71,14 @@ std::string points_csv(const std::vector<ValidatedPoint>& points);
 std::string errors_csv(const std::vector<RegimeErrors>& errors);
 
 struct ValidateOptions {
+  std::string backend = "cpu";  // of specs that do not sweep it: the engine
   std::string limits;
   RunOptions run;
 };
 
 // Gives every position of a spec that does not sweep `backend` both of them: the engine and the
 // twin. Its results then have an id of their own.
-void add_backends(Spec* spec);
+void add_backends(const std::string& engine, Spec* spec);
 
 // Pairs every twin of a finished run with its engine point: same technique, seed and coordinates,
 // but for backend, hardware and workload.lengths.

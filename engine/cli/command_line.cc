@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "engine/backend/device/accelerator.h"
 #include "engine/cli/engine_cli.h"
 #include "engine/cli/python_verbs.h"
 #include "engine/core/check.h"
@@ -136,6 +137,9 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   add_common(c.validate, arguments, true);
   c.validate->add_option("SPEC", arguments->specs, "spec files or ids")->required();
   c.validate->add_option("--profile", arguments->profile, kProfileHelp);
+  c.validate->add_option("--backend", arguments->validate.backend, "the engine")
+      ->check(CLI::IsMember(accelerator_names()))
+      ->capture_default_str();
   c.validate->add_option("--limits", arguments->validate.limits,
                          "SMAPE in percent; default throughput=5,itl=10,ttft=20");
   c.validate->add_option("--out", arguments->run.out, "where results go")->capture_default_str();

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "engine/backend/device/accelerator.h"
+
 namespace servelab {
 
 CLI::App* declare_generate(CLI::App* app, GenerateOptions* options) {
@@ -10,8 +12,8 @@ CLI::App* declare_generate(CLI::App* app, GenerateOptions* options) {
       app->add_subcommand("generate", "token ids in, token ids out, on a real engine");
   command->add_option("--model", g.model, "a name in base/model/, or a Hugging Face folder")
       ->required();
-  command->add_option("--backend", g.backend, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+  command->add_option("--backend", g.backend, "an engine")
+      ->check(CLI::IsMember(accelerator_names()))
       ->capture_default_str();
   command->add_option("--adapter", g.adapter, "a PEFT folder");
   command->add_option("--tokens", g.tokens, "the prompt's ids, such as 1,15,7")->required();
@@ -34,8 +36,8 @@ CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate) {
   CalibrateOptions& options = *calibrate;
   CLI::App* command = app->add_subcommand(
       "calibrate", "measure a real engine and write a hardware profile for the twin");
-  command->add_option("--backend", options.backend, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+  command->add_option("--backend", options.backend, "an engine")
+      ->check(CLI::IsMember(accelerator_names()))
       ->capture_default_str();
   command->add_option("--model", options.model, "a name in base/model/")->required();
   command->add_option("--out", options.out,

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <span>
 
-#include "engine/backend/device/thread_team.h"
+#include "engine/backend/device/accelerator.h"
 #include "engine/core/check.h"
 #include "engine/model/hf_model.h"
 #include "engine/run/real_run.h"
@@ -97,10 +97,9 @@ std::string generate_text(const GenerateOptions& options) {
     plan.targets = weights->targets();
     plan.merges = options.merged;
   }
-  const int threads =
-      options.threads > 0 ? options.threads : static_cast<int>(usable_cores().size());
-  const auto executor =
-      make_executor(options.backend, model, *open_weights(model), plan, threads, false);
+  const auto engine = find_accelerator(options.backend);
+  engine->share_host(0, {.threads = options.threads, .pin = false}, &plan);
+  const auto executor = engine->make(model, *open_weights(model), plan);
   executor->enter_thread();
   std::unique_ptr<DeviceAdapter> adapter;
   if (weights != nullptr) {

@@ -38,7 +38,7 @@ Needs needs_of(const std::vector<Spec>& specs) {
   for (const Spec& spec : specs) {
     for (const SweepPosition& position : spec.positions) {
       const ConfigNode* const backend = position.settings.find("backend");
-      if (backend == nullptr || !is_real(backend->scalar) || backend->scalar == "cpu") continue;
+      if (backend == nullptr || !is_real(backend->scalar)) continue;
       if (position.techniques.empty() || spec.seeds.empty()) continue;
       const TechniqueEntry& entry = spec.techniques[position.techniques.front()];
       const PointSettings point = resolve_point(spec, position, entry, spec.seeds.front());

@@ -9,7 +9,10 @@ namespace {
 void check_host_lora(const PointSettings& point) {
   if (!point.technique->capabilities().host_lora) return;
   const char* why = nullptr;
-  if (point.backend == "twin") why = point_cost_model(point)->no_host_lora();
+  const auto kind = Registry<BackendKind>::instance().make(point.backend);
+  if (!kind->is_real() && static_cast<const VirtualBackend&>(*kind).uses_costs()) {
+    why = point_cost_model(point)->no_host_lora();
+  }
   if (is_real(point.backend) && point.runtime.adapter_store == "disk") why = kHostLoraFromDisk;
   if (why != nullptr) throw SpecError(why);
 }
@@ -17,7 +20,7 @@ void check_host_lora(const PointSettings& point) {
 // No device has the memory that an oracle assumes.
 void check_cached_adapters(const PointSettings& point) {
   if (!point.engine.cached_adapters || !is_real(point.backend)) return;
-  throw SpecError("engine.cached_adapters is an oracle of the twin and the null backend; on " +
+  throw SpecError("engine.cached_adapters is an oracle of backends in virtual time; on " +
                   point.backend + " raise engine.adapter_slots instead");
 }
 

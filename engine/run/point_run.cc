@@ -125,7 +125,10 @@ CostModels cost_models(const PointSettings& settings) {
 
 }  // namespace
 
-bool is_real(const std::string& backend) { return backend != "twin" && backend != "null"; }
+bool is_real(const std::string& backend) {
+  const auto& kinds = Registry<BackendKind>::instance();
+  return kinds.has(backend) && kinds.make(backend)->is_real();
+}
 
 PointResult run_point(const PointSettings& settings, const Workload& workload,
                       ranks::RankGroup* group) {
@@ -141,10 +144,10 @@ PointResult run_point(const PointSettings& settings, const Workload& workload,
     run_cluster(settings, workload, run.backend.get(), run.timeline.get(), &result.record);
   } else {
     VirtualTimeline timeline;
+    const auto kind = Registry<BackendKind>::instance().make(settings.backend);
     const auto backend =
-        settings.backend == "null"
-            ? make_null_backend(&timeline, from_seconds(settings.runtime.null_time_s))
-            : make_twin_backend(&timeline, cost_models(settings));
+        static_cast<const VirtualBackend&>(*kind)
+            .make(&timeline, cost_models(settings), from_seconds(settings.runtime.null_time_s));
     run_cluster(settings, workload, backend.get(), &timeline, &result.record);
   }
   result.summary = summarize(workload, result.record);

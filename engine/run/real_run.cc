@@ -4,7 +4,6 @@
 #include <mutex>
 #include <utility>
 
-#include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/device/buffer.h"
 #include "engine/backend/device/thread_team.h"
 #include "engine/backend/ranks/rank_replica.h"
@@ -72,18 +71,24 @@ class RegisteredAdapters final : public AdapterSource {
 kernels::DType element_type(const std::string& backend, const RuntimeSection& runtime,
                             const ModelConfig& model) {
   using kernels::DType;
-  const bool cuda = backend == "cuda";
-  if (cuda && runtime.dtype == "f32") {
-    throw SpecError("runtime.dtype: the CUDA engine computes in bf16 or f16, not in f32");
+  ElementTypes types{{DType::kBf16, DType::kF16, DType::kF32}, DType::kF32};
+  if (is_real(backend)) types = find_accelerator(backend)->element_types();
+  const auto known = [&types](DType type) {
+    return std::find(types.known.begin(), types.known.end(), type) != types.known.end();
+  };
+  for (const DType type : {DType::kBf16, DType::kF16, DType::kF32}) {
+    if (runtime.dtype != kernels::name(type)) continue;
+    if (known(type)) return type;
+    std::string names;
+    for (const DType other : types.known) {
+      names += (names.empty() ? "" : " or ") + std::string(kernels::name(other));
+    }
+    throw SpecError("runtime.dtype: backend '" + backend + "' computes in " + names + ", not in " +
+                    runtime.dtype);
   }
-  if (backend == "cpu" && runtime.dtype == "f16") {
-    throw SpecError("runtime.dtype: the CPU engine computes in bf16 or f32, not in f16");
-  }
-  if (runtime.dtype == "f32") return DType::kF32;
-  if (runtime.dtype == "f16") return DType::kF16;
-  if (runtime.dtype == "bf16" || model.weights == "random") return DType::kBf16;
+  if (model.weights == "random") return DType::kBf16;
   const DType stored = load_hf_weights(model.weights, model)->type();
-  if (cuda) return stored == DType::kF16 ? DType::kF16 : DType::kBf16;
+  if (is_real(backend)) return known(stored) ? stored : types.otherwise;
   return stored == DType::kBf16 ? DType::kBf16 : DType::kF32;
 }
 
@@ -123,31 +128,17 @@ int devices_of(const PointSettings& settings) {
 }  // namespace
 
 std::string device_name(const PointSettings& settings, const ranks::RankGroup* group) {
-  const std::string& backend = settings.backend;
-  if (!is_real(backend) || backend == "cpu") return "";
-  const std::string name = find_accelerator(backend)->facts(0).name;
-  if (group == nullptr || devices_of(settings) == 1) return name;
+  if (!is_real(settings.backend)) return "";
+  const std::string name = find_accelerator(settings.backend)->device_name();
+  if (name.empty() || group == nullptr || devices_of(settings) == 1) return name;
   return name + "; " + group->description();
 }
 
 void require_backends(const Spec& spec) {
   for (const SweepPosition& position : spec.positions) {
     const ConfigNode* const node = position.settings.find("backend");
-    if (node == nullptr || !is_real(node->scalar) || node->scalar == "cpu") continue;
-    find_accelerator(node->scalar)->devices();
-    return;
+    if (node != nullptr && is_real(node->scalar)) find_accelerator(node->scalar)->devices();
   }
-}
-
-std::string backend_names() {
-  std::string text = "twin, null, cpu";
-  for (const std::string& name : Registry<Accelerator>::instance().names()) text += ", " + name;
-  return text;
-}
-
-int threads_per_replica(const RuntimeSection& runtime, int replicas) {
-  if (runtime.threads > 0) return runtime.threads;
-  return std::max(1, static_cast<int>(usable_cores().size()) / replicas);
 }
 
 namespace {
@@ -160,53 +151,16 @@ kernels::GemmLibrary gemm_library(const RuntimeSection& runtime) {
   return kernels::GemmLibrary::kNative;
 }
 
-// What every real engine is asked alike.
-RealBackendOptions common_options(const PointSettings& settings, const Workload& workload) {
+RealBackendOptions backend_options(const PointSettings& settings, const Workload& workload) {
   RealBackendOptions options;
   options.measure_parts = settings.runtime.measure_parts;
   options.sampling.temperature = settings.runtime.temperature;
   options.sampling.top_p = settings.runtime.top_p;
   options.sampling.seed = static_cast<std::uint64_t>(settings.seed);
-  if (settings.technique->capabilities().merges) {
-    options.merge_targets = linear_layers(settings.lora.targets);
-  }
   for (const Adapter& adapter : workload.adapters) {
     options.widest_rank = std::max(options.widest_rank, adapter.rank);
   }
   return options;
-}
-
-std::unique_ptr<RealBackend> open_cpu(const PointSettings& settings, const Workload& workload,
-                                      const CostModel* cost, const RealRun& run,
-                                      PromptSource prompts) {
-  CpuBackendOptions options;
-  static_cast<RealBackendOptions&>(options) = common_options(settings, workload);
-  options.threads = threads_per_replica(settings.runtime, settings.cluster.replicas);
-  const std::vector<int> cores = usable_cores();
-  const auto wanted = static_cast<std::size_t>(options.threads * settings.cluster.replicas);
-  if (settings.runtime.pin && wanted <= cores.size()) options.cores = cores;
-  options.isa = kernels::best_isa();
-  options.gemm = gemm_library(settings.runtime);
-  options.type = element_type(settings.backend, settings.runtime, settings.model);
-  return make_cpu_backend(run.timeline.get(), cost, settings.model, *run.weights, workload,
-                          run.adapters.get(), std::move(prompts), options);
-}
-
-// Threads of each device for LoRA on the host, and their cores where each has one of its own:
-// replica after replica, device after device. A core of each share stays with the thread that
-// launches the device's work.
-void plan_host_lora(const PointSettings& settings, ReplicaId replica, DevicePlan* plan) {
-  const int devices = settings.cluster.replicas * plan->ranks;
-  const std::vector<int> cores = usable_cores();
-  plan->host_lora_threads = settings.runtime.host_lora_threads;
-  if (plan->host_lora_threads == 0) {
-    plan->host_lora_threads = std::max(1, static_cast<int>(cores.size()) / devices - 1);
-  }
-  const auto per_replica = static_cast<std::size_t>(plan->host_lora_threads * plan->ranks);
-  const auto wanted = per_replica * static_cast<std::size_t>(settings.cluster.replicas);
-  if (!settings.runtime.pin || wanted > cores.size()) return;
-  const auto first = cores.begin() + static_cast<std::ptrdiff_t>(per_replica * index(replica));
-  plan->host_lora_cores.assign(first, first + static_cast<std::ptrdiff_t>(per_replica));
 }
 
 // Of the adapters that can be there at once, at most: all of them, or what the pool holds.
@@ -216,25 +170,25 @@ Bytes held_adapter_bytes(const Workload& workload, const ReplicaLayout& layout) 
   return std::min(total, layout.pool_bytes);
 }
 
-std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
-                                              const Workload& workload, const CostModel* cost,
-                                              const RealRun& run, PromptSource prompts,
-                                              ranks::RankGroup* group) {
-  const std::shared_ptr<const Accelerator> accelerator = find_accelerator(settings.backend);
-  const RealBackendOptions options = common_options(settings, workload);
+std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Workload& workload,
+                                         const CostModel* cost, const RealRun& run,
+                                         PromptSource prompts, ranks::RankGroup* group) {
+  const std::shared_ptr<const Accelerator> engine = find_accelerator(settings.backend);
+  const RealBackendOptions options = backend_options(settings, workload);
   DevicePlan base;
   base.type = element_type(settings.backend, settings.runtime, settings.model);
   base.targets = linear_layers(settings.lora.targets);
   base.widest_rank = options.widest_rank;
-  base.merges = !options.merge_targets.empty();
+  base.merges = settings.technique->capabilities().merges;
   base.host_lora = settings.technique->capabilities().host_lora;
-  const int own = group == nullptr ? 0 : ranks::rank_device(*accelerator, 0, group->local_rank());
+  base.gemm = gemm_library(settings.runtime);
+  const int own = group == nullptr ? 0 : ranks::rank_device(*engine, 0, group->local_rank());
   if (devices_of(settings) == 1) group = nullptr;
-  const auto make = [&settings, &workload, &weights = *run.weights, accelerator, base, group, own](
+  const auto make = [&settings, &workload, &weights = *run.weights, engine, base, group, own](
                         ReplicaId replica,
                         const ReplicaLayout& layout) -> std::unique_ptr<Executor> {
     DevicePlan plan = base;
-    plan.ranks = settings.cluster.tensor_parallel;
+    plan.ranks = static_cast<int>(layout.devices.size());
     const int first = layout.devices.front();
     plan.device = own + (group == nullptr ? first : 0);
     plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
@@ -243,15 +197,18 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
     plan.adapters = plan.whole_models ? layout.model_slots : static_cast<int>(layout.adapters);
     plan.padded = layout.padded_adapters;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);
-    plan_host_lora(settings, replica, &plan);
+    engine->share_host(static_cast<int>(replica),
+                       {settings.cluster.replicas, settings.runtime.threads,
+                        settings.runtime.host_lora_threads, settings.runtime.pin},
+                       &plan);
     const bool shares = settings.engine.device_share != 1;
     const int devices_here = group == nullptr ? plan.ranks : 1;
     for (int rank = 0; shares && rank < devices_here; ++rank) {
-      plan.partitions.push_back(accelerator->partition(plan.device + rank));
+      plan.partitions.push_back(engine->partition(plan.device + rank));
     }
-    if (group == nullptr) return accelerator->make(settings.model, weights, plan);
-    plan.host_lora_cores.clear();  // whose cores are whose is the launcher's affair
-    return ranks::make_rank_replica(*accelerator, group, first, settings.model,
+    if (group == nullptr) return engine->make(settings.model, weights, plan);
+    plan.host_cores.clear();  // whose cores are whose is the launcher's affair
+    return ranks::make_rank_replica(*engine, group, first, settings.model,
                                     model_digest(settings.model), weights, plan);
   };
   return make_real_backend(run.timeline.get(), cost, workload, run.adapters.get(),
@@ -263,20 +220,15 @@ std::unique_ptr<RealBackend> open_accelerator(const PointSettings& settings,
 RealRun open_real_run(const PointSettings& settings, const Workload& workload,
                       const CostModel* cost, ranks::RankGroup* group) {
   const int devices = devices_of(settings);
-  if (settings.backend == "cpu") {
-    if (settings.cluster.tensor_parallel > 1) {
-      throw SpecError(
-          "cluster.tensor_parallel: the CPU engine runs a replica on one device; use 1");
-    }
-  } else if (group != nullptr && devices > 1) {
+  if (group != nullptr && devices > 1) {
     if (devices != group->ranks()) {
       throw SpecError("cluster: replicas and tensor_parallel ask for " + std::to_string(devices) +
                       " ranks, and " + std::to_string(group->ranks()) +
                       " processes were started; start as many, or run with --ranks threads");
     }
-  } else if (const int there = find_accelerator(settings.backend)->devices(); there < devices) {
-    throw SpecError("cluster: replicas and tensor_parallel ask for " + std::to_string(devices) +
-                    " devices, one for each, and this machine has " + std::to_string(there));
+  } else {
+    find_accelerator(settings.backend)
+        ->check_devices(settings.cluster.replicas, settings.cluster.tensor_parallel);
   }
   RealRun run;
   run.weights = open_weights(settings.model);
@@ -284,24 +236,8 @@ RealRun open_real_run(const PointSettings& settings, const Workload& workload,
   run.timeline = std::make_unique<RealTimeline>();
   PromptSource prompts =
       random_prompts(static_cast<std::uint64_t>(settings.seed), settings.model.vocab);
-  run.backend = settings.backend == "cpu"
-                    ? open_cpu(settings, workload, cost, run, std::move(prompts))
-                    : open_accelerator(settings, workload, cost, run, std::move(prompts), group);
+  run.backend = open_engine(settings, workload, cost, run, std::move(prompts), group);
   return run;
-}
-
-std::unique_ptr<Executor> make_executor(const std::string& backend, const ModelConfig& model,
-                                        const ModelWeights& weights, const DevicePlan& plan,
-                                        int threads, bool pin) {
-  if (backend != "cpu") return find_accelerator(backend)->make(model, weights, plan);
-  CpuExecutorOptions options;
-  static_cast<ExecutorLimits&>(options) = plan.limits;
-  options.threads = threads;
-  const std::vector<int> cores = usable_cores();
-  if (pin && static_cast<std::size_t>(threads) <= cores.size()) options.cores = cores;
-  options.isa = kernels::best_isa();
-  options.type = plan.type;
-  return std::make_unique<CpuExecutor>(model, weights, options);
 }
 
 }  // namespace servelab

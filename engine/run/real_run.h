@@ -1,5 +1,4 @@
-// Runs a point on a real engine: weights, adapters and threads as the point's settings ask. The
-// one place that knows which engines there are.
+// Runs a point on a real engine: weights, adapters and threads as the point's settings ask.
 #ifndef SERVELAB_RUN_REAL_RUN_H_
 #define SERVELAB_RUN_REAL_RUN_H_
 
@@ -13,10 +12,9 @@
 
 namespace servelab {
 
-// The element type that the engine computes in: what `dtype` asks for or, with auto, bf16 for bf16
-// and random weights. All others the CPU engine computes in f32, since bf16 could not hold them
-// exactly; the CUDA engine has 16-bit types only and takes f16 for f16 weights and bf16 for f32.
-// SpecError for a type that the engine lacks.
+// The element type that the backend computes in: what `dtype` asks for or, with auto, bf16 for
+// random weights, and else the type that they are stored in where it computes in that. SpecError
+// for a type that the engine lacks.
 kernels::DType element_type(const std::string& backend, const RuntimeSection& runtime,
                             const ModelConfig& model);
 
@@ -42,24 +40,12 @@ struct RealRun {
 RealRun open_real_run(const PointSettings& settings, const Workload& workload,
                       const CostModel* cost, ranks::RankGroup* group);
 
-// A device outside a run. `threads` of the CPU engine; with `pin` each on a core of its own where
-// there are as many.
-std::unique_ptr<Executor> make_executor(const std::string& backend, const ModelConfig& model,
-                                        const ModelWeights& weights, const DevicePlan& plan,
-                                        int threads, bool pin);
-
-// What the accelerator behind a point's backend is called, with the processes that it ran on where
-// there were several; empty for twin, null and cpu.
+// What the device behind a point's backend is called, with the processes that it ran on where there
+// were several; empty where the machine's context says it all.
 std::string device_name(const PointSettings& settings, const ranks::RankGroup* group);
 
 // Throws SpecError when a position's backend was not built in, or its device is not there.
 void require_backends(const Spec& spec);
-
-// The backends of this build: "twin, null, cpu, cuda".
-std::string backend_names();
-
-// Threads of one replica when `runtime.threads` is 0: the usable processors, shared out.
-int threads_per_replica(const RuntimeSection& runtime, int replicas);
 
 }  // namespace servelab
 

@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/core/ids.h"
+#include "engine/core/registry.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
 #include "engine/serve/deployment.h"
@@ -168,11 +170,40 @@ std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* 
 // ns of virtual time; no plan is refused. `timeline` outlives it.
 std::unique_ptr<Backend> make_null_backend(Timeline* timeline, TimeNs each);
 
+// A backend as specs name it: a VirtualBackend, or an Accelerator (engine/backend/device). Each
+// registers itself; nothing outside its folder knows its name.
+class BackendKind {
+ public:
+  static constexpr const char* kRegistryName = "backend";
+  virtual ~BackendKind() = default;
+  virtual std::string summary() const = 0;  // one line
+  // Whether it really computes, in wall-clock time: its points run one at a time.
+  virtual bool is_real() const = 0;
+};
+
+class VirtualBackend : public BackendKind {
+ public:
+  bool is_real() const final { return false; }
+  // `each`: what a step takes where the backend has no costs (runtime.null_time_s).
+  virtual std::unique_ptr<Backend> make(Timeline* timeline, CostModels costs,
+                                        TimeNs each) const = 0;
+  // Whether steps take what the cost models say, which must then know all that a technique plans.
+  virtual bool uses_costs() const { return true; }
+};
+
 // Repeats a recorded run: on a ReplayTimeline steps and loads end when they ended then, with the
 // recorded timings, by order of completion. The timeline and the timings outlive it.
 std::unique_ptr<Backend> make_replay_backend(Timeline* timeline, CostModels costs,
                                              const std::vector<StepTiming>& timings);
 
 }  // namespace servelab
+
+// On the last line of a backend's file, outside any namespace.
+#define SERVELAB_BACKEND(id, Class)                                                    \
+  namespace {                                                                          \
+  [[maybe_unused]] const bool servelab_registered_##Class =                            \
+      ::servelab::Registry<::servelab::BackendKind>::instance().add(                   \
+          id, [] { return std::make_unique<::servelab::Class>(); });                   \
+  }
 
 #endif  // SERVELAB_SERVE_BACKEND_H_

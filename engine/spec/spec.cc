@@ -7,6 +7,7 @@
 #include <set>
 
 #include "engine/core/registry.h"
+#include "engine/serve/backend.h"
 #include "engine/serve/policy.h"
 #include "engine/spec/spec_text.h"
 #include "engine/spec/sweep.h"
@@ -198,7 +199,7 @@ void SpecHeader::fields(ParamFields& f) {
   f.add("hardware", &hardware, "a file in base/hardware/ without .yaml, or a path").required();
   f.add("backend", &backend,
         "what carries steps out: twin computes in virtual time, null not at all")
-      .one_of({"twin", "null", "cpu", "cuda"});
+      .one_of(Registry<BackendKind>::instance().names());
 }
 
 void ClusterSection::fields(ParamFields& f) {

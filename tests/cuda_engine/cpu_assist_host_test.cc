@@ -130,7 +130,7 @@ struct Assisted : Engines {
 
 DevicePlan assisted_plan() {
   DevicePlan plan = small_plan(DType::kBf16);
-  plan.host_lora_threads = 2;
+  plan.host_threads = 2;
   return plan;
 }
 

@@ -25,7 +25,7 @@ class CpuAssist : public ::testing::TestWithParam<DType> {
   }
   DevicePlan plan(int threads = 2) const {
     DevicePlan plan = small_plan(GetParam());
-    plan.host_lora_threads = threads;
+    plan.host_threads = threads;
     return plan;
   }
   double allowed() const { return tolerance(GetParam()); }

@@ -352,19 +352,18 @@ TEST_P(CudaEngine, SamplingIsSeededAndGreedyInTheLimit) {
 
 TEST_P(CudaEngine, PartsAddUpToTheTotal) {
   Engines engines(plan());
-  engines.cuda->measure_parts(true);
   std::vector<SequenceSlice> slices;
   const auto parts = decodes(engines, 4, engines.on_cuda);
   for (const Part& part : parts) slices.push_back(part.slice());
   std::vector<std::int32_t> sampled;
-  const StepParts times =
-      engines.cuda->run(slices, {Exec::kUnmerged, LoraKernel::kMbgmv}, {}, &sampled);
+  RunMode apart = StepMode{Exec::kUnmerged, LoraKernel::kMbgmv};
+  apart.measure_parts = true;
+  const StepParts times = engines.cuda->run(slices, apart, {}, &sampled);
   EXPECT_GT(times.attention, 0);
   EXPECT_GT(times.lora, 0);
   EXPECT_GE(times.attention + times.lora + times.dense, times.total);
-  engines.cuda->measure_parts(false);
-  const StepParts whole =
-      engines.cuda->run(slices, {Exec::kUnmerged, LoraKernel::kMbgmv}, {}, &sampled);
+  apart.measure_parts = false;
+  const StepParts whole = engines.cuda->run(slices, apart, {}, &sampled);
   EXPECT_GT(whole.total, 0);
   EXPECT_EQ(whole.dense, whole.total);
 }

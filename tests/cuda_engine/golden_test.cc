@@ -121,7 +121,7 @@ TEST_P(CudaGolden, AdaptersOnTheHostInAMixedBatch) {
   const std::vector<std::string> names = cases();
   DevicePlan device = plan(0);
   device.targets = small_plan(device.type).targets;
-  device.host_lora_threads = 2;
+  device.host_threads = 2;
   cuda::CudaExecutor executor(model_, *weights, device);
   std::vector<std::unique_ptr<DeviceAdapter>> adapters;
   for (const std::string& name : names) {

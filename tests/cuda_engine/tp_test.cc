@@ -36,7 +36,7 @@ class TensorParallel : public ::testing::TestWithParam<Shape> {
     weights_ = random_weights(model_, 7);
     DevicePlan plan = small_plan(DType::kF16);
     plan.ranks = GetParam().ranks;
-    plan.host_lora_threads = 2;
+    plan.host_threads = 2;
     plan.host_lora = true;
     CpuExecutorOptions options;
     static_cast<ExecutorLimits&>(options) = plan.limits;

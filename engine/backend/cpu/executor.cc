@@ -71,6 +71,7 @@ CpuExecutor::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
   allocate();
   adapter_storage_->reserve(options_.adapter_bytes);
   pack_layers(weights);
+  reserve(options_.merge_targets);
 }
 
 void CpuExecutor::Impl::check_memory() const {
@@ -359,8 +360,6 @@ void CpuExecutor::merge(const DeviceAdapter& adapter) {
   impl_->merge(static_cast<const CpuAdapter&>(adapter));
 }
 void CpuExecutor::unmerge() { impl_->unmerge(); }
-
-void CpuExecutor::reserve_merge(std::span<const LinearLayer> targets) { impl_->reserve(targets); }
 
 Bytes CpuExecutor::kv_bytes_per_token() const {
   return 2LL * model().layers * model().kv_heads * model().head_dim *

@@ -24,6 +24,8 @@ struct CpuExecutorOptions : ExecutorLimits {
   kernels::DType type =
       kernels::DType::kBf16;      // of packed weights, activations and KV: kF32, kBf16
   std::size_t adapter_bytes = 0;  // taken for adapters at the start; more is taken when needed
+  // Layers whose merged copies are made at the start, so that no step pays for them.
+  std::vector<LinearLayer> merge_targets;
 };
 
 class CpuExecutor final : public Executor {
@@ -45,15 +47,13 @@ class CpuExecutor final : public Executor {
   // Packing needs nothing that could be prepared.
   void hold_on_host(std::shared_ptr<const LoraWeights> /*weights*/, int /*width*/) override {}
 
-  // The parts' times are of the leading thread.
+  // The parts' times are of the leading thread, and always taken.
   StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
-  void measure_parts(bool /*on*/) override {}  // they always are
 
   void merge(const DeviceAdapter& adapter) override;
   void unmerge() override;
-  void reserve_merge(std::span<const LinearLayer> targets) override;
 
   Bytes kv_bytes_per_token() const override;
   std::size_t context_bytes(int tokens) const override;

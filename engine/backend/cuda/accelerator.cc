@@ -3,11 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <string>
 
 #include "engine/backend/cuda/cuda_executor.h"
 #include "engine/backend/cuda/sm_shares.h"
 #include "engine/backend/cuda/tp_executor.h"
+#include "engine/backend/device/thread_team.h"
 
 namespace servelab::cuda {
 namespace {
@@ -23,6 +25,39 @@ class CudaAccelerator final : public Accelerator {
                       "); use backend: twin or backend: cpu");
     }
     return count;
+  }
+
+  std::string summary() const override { return "an NVIDIA GPU"; }
+
+  void check_devices(int replicas, int ranks) const override {
+    const int there = devices();
+    if (replicas * ranks <= there) return;
+    throw SpecError("cluster: replicas and tensor_parallel ask for " +
+                    std::to_string(replicas * ranks) +
+                    " devices, one for each, and this machine has " + std::to_string(there));
+  }
+
+  std::string profile_stem(int /*threads*/) const override { return facts(0).name; }
+
+  ElementTypes element_types() const override {
+    return {{kernels::DType::kBf16, kernels::DType::kF16}, kernels::DType::kBf16};
+  }
+
+  // Threads of each device for LoRA on the host, and their cores where each has one of its own:
+  // replica after replica, device after device. A core of each share stays with the thread that
+  // launches the device's work.
+  void share_host(int replica, const HostShares& shares, DevicePlan* plan) const override {
+    const std::vector<int> cores = usable_cores();
+    const int all = shares.replicas * plan->ranks;
+    plan->host_threads = shares.lora_threads > 0
+                             ? shares.lora_threads
+                             : std::max(1, static_cast<int>(cores.size()) / all - 1);
+    const auto per_replica = static_cast<std::size_t>(plan->host_threads * plan->ranks);
+    const auto wanted = per_replica * static_cast<std::size_t>(shares.replicas);
+    if (!shares.pin || wanted > cores.size()) return;
+    const auto first = cores.begin() + static_cast<std::ptrdiff_t>(
+                                           per_replica * static_cast<std::size_t>(replica));
+    plan->host_cores.assign(first, first + static_cast<std::ptrdiff_t>(per_replica));
   }
 
   DeviceFacts facts(int device) const override {
@@ -79,7 +114,7 @@ class CudaAccelerator final : public Accelerator {
   }
 };
 
-[[maybe_unused]] const bool registered = Registry<Accelerator>::instance().add(
+[[maybe_unused]] const bool registered = Registry<BackendKind>::instance().add(
     "cuda", [] { return std::make_unique<CudaAccelerator>(); });
 
 }  // namespace

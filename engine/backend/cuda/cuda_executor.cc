@@ -330,13 +330,6 @@ void CudaExecutor::unmerge() {
   merged_set_ = 0;
 }
 
-void CudaExecutor::reserve_merge(std::span<const LinearLayer> targets) {
-  for (const LinearLayer target : targets) {
-    SL_CHECK(merged_.front()[static_cast<std::size_t>(matrix_of(target))] != nullptr,
-             "layers that are merged are planned for");
-  }
-}
-
 std::shared_ptr<std::byte> CudaExecutor::take_whole_memory() {
   const std::lock_guard lock(whole_memory_->mutex);
   SL_CHECK(!whole_memory_->free.empty(), "there is a place for every whole model");

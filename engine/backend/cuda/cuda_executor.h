@@ -51,11 +51,9 @@ class CudaExecutor final : public Executor {
   StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
-  void measure_parts(bool on) override { measure_ = on; }
 
   void merge(const DeviceAdapter& adapter) override;
   void unmerge() override;
-  void reserve_merge(std::span<const LinearLayer> targets) override;
 
   Bytes kv_bytes_per_token() const override;
   std::size_t context_bytes(int tokens) const override { return kv_.context_bytes(tokens); }
@@ -154,7 +152,7 @@ class CudaExecutor final : public Executor {
   HostMemory host_tokens_;
   StepGraphs graphs_;
   StepTimer timer_;
-  bool measure_ = false;
+  bool measure_ = false;    // of the latest run: RunMode::measure_parts
   bool may_replay_ = true;  // of the latest run: RunMode::may_replay
   bool ran_graph_ = false;
   int sampled_ = 0;  // of the latest run, without padding

@@ -46,6 +46,7 @@ StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const RunMode
   SL_CHECK(whole_ == nullptr || mode.exec == Exec::kMerged, "a whole model has nothing beside it");
   const bool bucketed = StepInput::only_decodes(slices);
   may_replay_ = mode.may_replay;
+  measure_ = mode.measure_parts;
   sampled_ = static_cast<int>(std::count_if(slices.begin(), slices.end(),
                                             [](const SequenceSlice& s) { return s.samples; }));
   const StepShape& shape =

@@ -24,7 +24,7 @@ std::size_t elements(int rows, int columns) {
 
 // A share of the cores for each rank, less the one that the rank's own thread launches from.
 int threads_of(const DevicePlan& plan) {
-  if (plan.host_lora_threads > 0) return plan.host_lora_threads;
+  if (plan.host_threads > 0) return plan.host_threads;
   return std::max(1, static_cast<int>(usable_cores().size()) / plan.ranks - 1);
 }
 
@@ -32,9 +32,9 @@ int threads_of(const DevicePlan& plan) {
 std::vector<int> cores_of(const DevicePlan& plan, int rank) {
   std::vector<int> cores;
   const auto threads = static_cast<std::size_t>(threads_of(plan));
-  for (std::size_t i = 0; i < threads && !plan.host_lora_cores.empty(); ++i) {
+  for (std::size_t i = 0; i < threads && !plan.host_cores.empty(); ++i) {
     const std::size_t at = static_cast<std::size_t>(rank) * threads + i;
-    cores.push_back(plan.host_lora_cores[at % plan.host_lora_cores.size()]);
+    cores.push_back(plan.host_cores[at % plan.host_cores.size()]);
   }
   return cores;
 }

@@ -226,10 +226,6 @@ StepParts TpExecutor::run(std::span<const SequenceSlice> slices, const RunMode& 
 
 std::span<const float> TpExecutor::logits() { return ranks_.front()->logits(); }
 
-void TpExecutor::measure_parts(bool on) {
-  for (const auto& rank : ranks_) rank->measure_parts(on);
-}
-
 void TpExecutor::merge(const DeviceAdapter& adapter) {
   together(
       [&](int rank) { ranks_[static_cast<std::size_t>(rank)]->merge(*part_of(&adapter, rank)); });
@@ -237,10 +233,6 @@ void TpExecutor::merge(const DeviceAdapter& adapter) {
 
 void TpExecutor::unmerge() {
   together([&](int rank) { ranks_[static_cast<std::size_t>(rank)]->unmerge(); });
-}
-
-void TpExecutor::reserve_merge(std::span<const LinearLayer> targets) {
-  for (const auto& rank : ranks_) rank->reserve_merge(targets);
 }
 
 // --- swapping ---

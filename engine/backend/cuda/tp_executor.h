@@ -44,11 +44,9 @@ class TpExecutor final : public Executor {
   StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
                 const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
   std::span<const float> logits() override;
-  void measure_parts(bool on) override;
 
   void merge(const DeviceAdapter& adapter) override;
   void unmerge() override;
-  void reserve_merge(std::span<const LinearLayer> targets) override;
 
   Bytes kv_bytes_per_token() const override;
   std::size_t context_bytes(int tokens) const override;

@@ -1,5 +1,5 @@
-// The seam to engines for devices that not every build or machine has. Such an engine registers
-// itself when it is built in; no caller asks what was built.
+// The seam to engines: backends that really compute. Each registers itself under the name that specs
+// use; no caller asks which there are, or what was built.
 #ifndef SERVELAB_BACKEND_DEVICE_ACCELERATOR_H_
 #define SERVELAB_BACKEND_DEVICE_ACCELERATOR_H_
 
@@ -10,10 +10,11 @@
 
 #include "engine/backend/device/executor.h"
 #include "engine/core/check.h"
-#include "engine/core/registry.h"
 #include "engine/model/shard.h"
 #include "engine/model/weights.h"
+#include "engine/serve/backend.h"
 #include "kernels/dtype.h"
+#include "kernels/gemm.h"
 
 namespace servelab {
 
@@ -28,7 +29,7 @@ class DevicePartition {
 struct DevicePlan {
   ExecutorLimits limits;
   kernels::DType type = kernels::DType::kBf16;  // of weights, activations, adapters and KV
-  int device = 0;                               // the first of them
+  int device = 0;                               // the first of them; on the CPU the replica
   int ranks = 1;                                // devices that share the model (tensor parallelism)
   std::vector<LinearLayer> targets;             // the layers that adapters change
   int adapters = 0;                             // held at once, at most
@@ -38,12 +39,14 @@ struct DevicePlan {
   bool whole_models = false;  // an adapter is a copy of the weights
   bool merges = false;        // one adapter at a time is merged into a copy
   bool graphs = true;         // decode steps as recorded graphs
-  // LoRA on the host: whether plans may ask for it (adapters held on the host are then also packed
-  // for its kernels), threads of each device (0: a share of the cores), and their cores: thread i
-  // of all devices is pinned to core [i % size]; empty: not pinned.
+  // Whether plans may ask for LoRA on the host: adapters held there are then also packed for its
+  // kernels.
   bool host_lora = false;
-  int host_lora_threads = 0;
-  std::vector<int> host_lora_cores;
+  // What the host computes, all of it or LoRA: threads of each device (0: a share of the cores),
+  // and their cores: thread i of all devices is pinned to core [i % size]; empty: not pinned.
+  int host_threads = 0;
+  std::vector<int> host_cores;
+  kernels::GemmLibrary gemm = kernels::GemmLibrary::kNative;  // where the host computes all of it
   // By rank, of its device. None: each step has the whole device.
   std::vector<std::shared_ptr<DevicePartition>> partitions;
 };
@@ -68,15 +71,37 @@ using MakeRank = std::function<std::unique_ptr<Executor>()>;
 // A rank has failed while the others wait for it, on their devices too. Need not return.
 using RankFailed = std::function<void(const std::string& why)>;
 
-class Accelerator {
+// Types of weights, activations and KV that an engine computes in.
+struct ElementTypes {
+  std::vector<kernels::DType> known;
+  kernels::DType otherwise = kernels::DType::kF32;  // for weights stored in another
+};
+
+// How a run's replicas share the host that they are on.
+struct HostShares {
+  int replicas = 1;  // of the run, on this machine
+  int threads = 0;   // runtime.threads; 0: the cores, shared out
+  int lora_threads = 0;  // runtime.host_threads, likewise
+  bool pin = true;
+};
+
+class Accelerator : public BackendKind {
  public:
-  static constexpr const char* kRegistryName = "accelerator";
-  virtual ~Accelerator() = default;
+  bool is_real() const final { return true; }
 
   // How many devices there are. SpecError with the reason when there is none.
   virtual int devices() const = 0;
+  // Throws SpecError where a run of so many replicas on so many devices each cannot be served here.
+  virtual void check_devices(int replicas, int ranks) const = 0;
 
   virtual DeviceFacts facts(int device) const = 0;
+  // For records: empty where the machine's context says it all.
+  virtual std::string device_name() const { return facts(0).name; }
+  // Begins the name of a profile that is measured here with so many threads.
+  virtual std::string profile_stem(int threads) const = 0;
+  virtual ElementTypes element_types() const = 0;
+  // Fills in a replica's threads and cores on the host.
+  virtual void share_host(int replica, const HostShares& shares, DevicePlan* plan) const = 0;
 
   // For all models on a device whose steps get shares of its SMs (StepPlan::device_share). Throws
   // SpecError where the device cannot be shared so.
@@ -100,8 +125,10 @@ class Accelerator {
                                                  const RankFailed& failed) const = 0;
 };
 
-// "cuda". SpecError when this program was built without it.
+// SpecError where there is none of this name.
 std::unique_ptr<Accelerator> find_accelerator(const std::string& name);
+// Their names.
+std::vector<std::string> accelerator_names();
 
 }  // namespace servelab
 

@@ -55,4 +55,9 @@ std::size_t available_memory() {
   return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
 }
 
+Bytes machine_memory() {
+  return static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<Bytes>(::sysconf(_SC_PAGE_SIZE));
+}
+
 }  // namespace servelab

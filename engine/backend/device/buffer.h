@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <memory>
 
+#include "engine/core/units.h"
+
 namespace servelab {
 
 class Buffer {
@@ -33,6 +35,8 @@ class Buffer {
 
 // Memory that new allocations could take without swapping, in bytes.
 std::size_t available_memory();
+// Bytes that it has in all.
+Bytes machine_memory();
 
 }  // namespace servelab
 

@@ -229,7 +229,9 @@ void DeviceReplica::carry_out(DeviceJob* job) {
       slice.adapter = held.back().get();
     }
   }
-  const StepParts parts = executor_->run(slices, job->mode, settings_.sampling, &sampled_);
+  RunMode mode = job->mode;
+  mode.measure_parts = settings_.measure_parts;
+  const StepParts parts = executor_->run(slices, mode, settings_.sampling, &sampled_);
   spent_.clear();
   std::size_t next = 0;
   for (const DeviceJob::Sequence& sequence : job->sequences) {

@@ -60,10 +60,11 @@ struct RunMode : StepMode {
   RunMode() = default;
   RunMode(const StepMode& mode) : StepMode(mode) {}
   bool may_replay = true;  // false: not as a recorded graph. All ranks of a replica do the same.
+  bool measure_parts = false;  // take the time apart even where that slows the step down
 };
 
 // Time of a step on the device, by part. `total` is always there; the others may be all in `dense`
-// where taking them apart would disturb the step (Executor::measure_parts).
+// where taking them apart would disturb the step (RunMode::measure_parts).
 struct StepParts {
   TimeNs dense = 0;
   TimeNs attention = 0;
@@ -114,15 +115,10 @@ class Executor {
   // Logits of the latest run: one row of model().vocab per sampling slice.
   virtual std::span<const float> logits() = 0;
 
-  // Whether run() takes its time apart even where that slows it down (calibration).
-  virtual void measure_parts(bool on) = 0;
-
   // Folds an adapter into a copy of the layers that it touches; unmerge() returns to the base
   // weights, which merging never writes, so they are restored bit for bit.
   virtual void merge(const DeviceAdapter& adapter) = 0;
   virtual void unmerge() = 0;
-  // Allocates that copy now, for the layers that `targets` name, so that no step pays for it.
-  virtual void reserve_merge(std::span<const LinearLayer> targets) = 0;
 
   // Copies of whole contexts to and from host memory (swapping), in order with run(). `host` is
   // context_bytes(tokens) of host_memory(); it may be read or written until finish_copies() or the

@@ -50,13 +50,11 @@ class Engine final : public RealBackend {
                       std::to_string(layout.models.size()));
     }
     std::unique_ptr<Executor> device = executors_(replica, layout);
-    device->reserve_merge(options_.merge_targets);
-    device->measure_parts(options_.measure_parts);
     padded_ = layout.padded_adapters;
     replicas_.push_back(std::make_unique<DeviceReplica>(
         replica, timeline_, adapters_, workload_.adapters.size(), std::move(device),
         DeviceReplica::Settings{adapters_as_models_, padded_ ? options_.widest_rank : 0,
-                                options_.sampling}));
+                                options_.measure_parts, options_.sampling}));
     dropped_.emplace_back();
   }
 

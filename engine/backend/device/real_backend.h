@@ -42,8 +42,6 @@ using ExecutorFactory =
 
 struct RealBackendOptions {
   SamplingOptions sampling;
-  // Layers whose merged copies are allocated before the run; empty when nothing is ever merged.
-  std::vector<LinearLayer> merge_targets;
   int widest_rank = 0;  // of all adapters: the width of a slot
   bool measure_parts = false;
 };

@@ -90,4 +90,16 @@ std::unique_ptr<Backend> make_null_backend(Timeline* timeline, TimeNs each) {
   return std::make_unique<NullBackend>(timeline, each);
 }
 
+class Null final : public VirtualBackend {
+ public:
+  std::string summary() const override { return "computes nothing: every step takes the same"; }
+  std::unique_ptr<Backend> make(Timeline* timeline, CostModels /*costs*/,
+                                TimeNs each) const override {
+    return make_null_backend(timeline, each);
+  }
+  bool uses_costs() const override { return false; }
+};
+
 }  // namespace servelab
+
+SERVELAB_BACKEND("null", Null)

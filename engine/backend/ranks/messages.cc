@@ -29,11 +29,11 @@ WireWriter encode(const OpenRank& open) {
   WireWriter out;
   const DevicePlan& plan = open.plan;
   // Names every field, so that a new one does not compile until it is sent, or left out here:
-  // device, cores and partitions are each rank's own.
+  // device, cores and partitions are each rank's own, and `gemm` is the CPU engine's.
   [[maybe_unused]] const auto& [kv_blocks, block_tokens, max_batch, max_batch_tokens] = plan.limits;
   [[maybe_unused]] const auto& [limits, type, device, ranks, targets, adapters, widest_rank, padded,
                                 adapter_bytes, whole_models, merges, graphs, host_lora,
-                                host_lora_threads, host_lora_cores, partitions] = plan;
+                                host_threads, host_cores, gemm, partitions] = plan;
   out.text(open.model);
   out.i64(plan.limits.kv_blocks);
   out.i32(plan.limits.block_tokens);
@@ -50,7 +50,7 @@ WireWriter encode(const OpenRank& open) {
   out.flag(plan.merges);
   out.flag(plan.graphs);
   out.flag(plan.host_lora);
-  out.i32(plan.host_lora_threads);
+  out.i32(plan.host_threads);
   out.i32(open.shard.rank);
   out.i32(open.shard.ranks);
   out.text(open.group);
@@ -79,7 +79,7 @@ OpenRank decode_open(std::span<const std::byte> message) {
   plan.merges = in.flag();
   plan.graphs = in.flag();
   plan.host_lora = in.flag();
-  plan.host_lora_threads = in.between(0, kMostBatch, "host_lora_threads");
+  plan.host_threads = in.between(0, kMostBatch, "host_threads");
   open.shard.rank = in.between(0, plan.ranks - 1, "a rank");
   open.shard.ranks = in.between(plan.ranks, plan.ranks, "ranks");
   open.group = in.text();
@@ -99,6 +99,7 @@ WireWriter encode(const StepRequest& step) {
   out.f64(step.mode.device_share);
   out.u8(static_cast<std::uint8_t>(step.mode.host_copy));
   out.flag(step.mode.may_replay);
+  out.flag(step.mode.measure_parts);
   out.f64(step.sampling.temperature);
   out.f64(step.sampling.top_p);
   out.u64(step.sampling.seed);
@@ -127,6 +128,7 @@ StepRequest decode_step(std::span<const std::byte> message) {
   step.mode.device_share = in.f64();
   step.mode.host_copy = static_cast<HostCopy>(in.choice(2, "host_copy"));
   step.mode.may_replay = in.flag();
+  step.mode.measure_parts = in.flag();
   step.sampling.temperature = in.f64();
   step.sampling.top_p = in.f64();
   step.sampling.seed = in.u64();

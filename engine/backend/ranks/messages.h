@@ -39,8 +39,6 @@ enum class Message : std::uint8_t {
   kLogits,
   kMerge,
   kUnmerge,
-  kReserveMerge,
-  kMeasureParts,
   kCopyOut,
   kCopyIn,
   kFinishCopies,

@@ -69,16 +69,6 @@ void RankDevice::serve_step(const Frame& frame, Connection* connection) {
         return merge(frame);
       case Message::kUnmerge:
         return executor().unmerge();
-      case Message::kReserveMerge: {
-        WireReader in(frame.message);
-        std::vector<LinearLayer> layers(in.count(1, "layers"));
-        for (LinearLayer& layer : layers) {
-          layer = static_cast<LinearLayer>(in.choice(kLinearLayers, "a linear layer"));
-        }
-        return executor().reserve_merge(layers);
-      }
-      case Message::kMeasureParts:
-        return executor().measure_parts(WireReader(frame.message).flag());
       case Message::kCopyOut:
         return copy(frame, true);
       case Message::kCopyIn:

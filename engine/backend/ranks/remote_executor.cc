@@ -249,12 +249,6 @@ std::span<const float> RemoteExecutor::logits() {
   return logits_;
 }
 
-void RemoteExecutor::measure_parts(bool on) {
-  WireWriter message;
-  message.flag(on);
-  step(Message::kMeasureParts, message);
-}
-
 void RemoteExecutor::merge(const DeviceAdapter& adapter) {
   WireWriter message;
   message.u32(place_of(adapter).handle);
@@ -263,13 +257,6 @@ void RemoteExecutor::merge(const DeviceAdapter& adapter) {
 }
 
 void RemoteExecutor::unmerge() { step(Message::kUnmerge, {}); }
-
-void RemoteExecutor::reserve_merge(std::span<const LinearLayer> targets) {
-  WireWriter message;
-  message.u32(static_cast<std::uint32_t>(targets.size()));
-  for (const LinearLayer layer : targets) message.u8(static_cast<std::uint8_t>(layer));
-  step(Message::kReserveMerge, message);
-}
 
 // --- swapping ---
 

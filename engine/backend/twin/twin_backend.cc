@@ -145,4 +145,15 @@ std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* 
       timeline, [cost](ModelId, int) -> const CostModel& { return *cost; });
 }
 
+class Twin final : public VirtualBackend {
+ public:
+  std::string summary() const override { return "virtual time, from a cost model"; }
+  std::unique_ptr<Backend> make(Timeline* timeline, CostModels costs,
+                                TimeNs /*each*/) const override {
+    return make_twin_backend(timeline, std::move(costs));
+  }
+};
+
 }  // namespace servelab
+
+SERVELAB_BACKEND("twin", Twin)

@@ -1,9 +1,11 @@
 // Real runs on the CPU engine, in wall-clock time, with a tiny model: every technique serves every
 // request with the tokens that it would get alone, and a replay repeats every decision.
-#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/backend/cpu/executor.h"
 
 #include <gtest/gtest.h>
 
+#include "engine/backend/device/accelerator.h"
+#include "engine/backend/device/real_backend.h"
 #include "engine/backend/device/thread_team.h"
 #include "engine/core/check.h"
 #include "engine/core/registry.h"
@@ -22,13 +24,17 @@ class CpuEngine final : public test::TestedEngine {
                                        const ModelWeights& weights, const Workload& workload,
                                        AdapterSource* adapters,
                                        PromptSource prompts) const override {
-    CpuBackendOptions options;
-    options.threads = 2;
-    options.isa = kernels::best_isa();
-    options.type = kernels::DType::kF32;
+    RealBackendOptions options;
     options.widest_rank = 16;
-    return make_cpu_backend(timeline, cost, model_, weights, workload, adapters, std::move(prompts),
-                            options);
+    const auto make = [this, &weights](ReplicaId, const ReplicaLayout& layout) {
+      DevicePlan plan;
+      plan.type = kernels::DType::kF32;
+      plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
+                     layout.max_batch_tokens};
+      plan.host_threads = 2;
+      return find_accelerator("cpu")->make(model_, weights, plan);
+    };
+    return make_real_backend(timeline, cost, workload, adapters, std::move(prompts), make, options);
   }
   std::unique_ptr<Executor> executor(const ModelWeights& weights) const override {
     CpuExecutorOptions options;

@@ -63,11 +63,7 @@ TEST_F(RankGroupTest, AWorkerComputesWhatRank0Would) {
       const Outcome expected = step(local.get(), here.get());
       EXPECT_EQ(step(&remote, there.get()), expected);
       EXPECT_NE(step(local.get(), nullptr), expected);
-      const std::vector<LinearLayer> layers = {LinearLayer::kQ, LinearLayer::kV, LinearLayer::kO,
-                                               LinearLayer::kUp};
-      remote.reserve_merge(layers);
       remote.merge(*there);
-      local->reserve_merge(layers);
       local->merge(*here);
       EXPECT_EQ(step(&remote, nullptr, Exec::kMerged), step(local.get(), nullptr, Exec::kMerged));
       remote.unmerge();
@@ -201,7 +197,6 @@ TEST_F(RankGroupTest, ASilentWorkerEndsTheGroup) {
       std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights>) override {
         return {};
       }
-      void measure_parts(bool) override {}
       void finish_copies() override {}
       StepParts run(std::span<const SequenceSlice>, const RunMode&, const SamplingOptions&,
                     std::vector<std::int32_t>*) override {
@@ -211,7 +206,6 @@ TEST_F(RankGroupTest, ASilentWorkerEndsTheGroup) {
       std::span<const float> logits() override { return {}; }
       void merge(const DeviceAdapter&) override {}
       void unmerge() override {}
-      void reserve_merge(std::span<const LinearLayer>) override {}
       Bytes kv_bytes_per_token() const override { return 1; }
       std::size_t context_bytes(int) const override { return 1; }
       HostMemory host_memory(std::size_t bytes) override { return inner_->host_memory(bytes); }

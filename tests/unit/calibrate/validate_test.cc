@@ -105,12 +105,12 @@ TEST(ValidateTest, ASpecWithoutBackendsGetsBoth) {
   spec.swept = {"workload.requests"};
   spec.positions.resize(2);
   for (SweepPosition& position : spec.positions) position.settings = ConfigNode::map();
-  add_backends(&spec);
+  add_backends("cpu", &spec);
   ASSERT_EQ(spec.positions.size(), 4u);
   EXPECT_EQ(spec.positions[0].settings.find("backend")->scalar, "cpu");
   EXPECT_EQ(spec.positions[1].settings.find("backend")->scalar, "twin");
   EXPECT_EQ(spec.id, "a/b_validate");
-  add_backends(&spec);  // it has them now
+  add_backends("cpu", &spec);  // it has them now
   EXPECT_EQ(spec.positions.size(), 4u);
 }
 

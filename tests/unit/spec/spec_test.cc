@@ -340,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"case.yaml:1:1:", "needs 'techniques'"}},
         Mistake{"unknown_backend",
                 with("backend: twn\n"),
-                {"case.yaml:10:1:", "one of twin, null, cpu, cuda", "did you mean 'twin'?"}},
+                {"case.yaml:10:1:", "one of cpu, cuda, null, twin", "did you mean 'twin'?"}},
         Mistake{"uneven_split", with("cluster: {tensor_parallel: 3}\n"), {"case.yaml:10:1:"}},
         Mistake{"unknown_claim",
                 with("expect: [dlora/fig10-merged-maen]\n"),

@@ -1,0 +1,109 @@
+// The CPU engine among the engines: the device is the host, whose cores its replicas share out.
+#include "engine/backend/device/accelerator.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "engine/backend/cpu/executor.h"
+#include "engine/backend/device/buffer.h"
+#include "engine/backend/device/thread_team.h"
+#include "kernels/panels.h"
+
+namespace servelab {
+namespace {
+
+using kernels::DType;
+
+// What adapters take on the device once all that fit are there, and one more that still leaves.
+std::size_t adapter_bytes(const ModelConfig& model, const DevicePlan& plan) {
+  if (plan.whole_models) return 0;  // they are models, with matrices of their own
+  if (!plan.padded) return static_cast<std::size_t>(plan.adapter_bytes);
+  const int width = kernels::panels_of(plan.widest_rank) * kernels::kPanelColumns;
+  Bytes slot = 0;
+  for (const LinearLayer target : plan.targets) {
+    const LinearShape shape =
+        linear_shape(model, kLinearLayerNames[static_cast<std::size_t>(target)]);
+    slot += (Bytes{shape.in} + shape.out) * width * model.layers *
+            static_cast<Bytes>(kernels::bytes_of(plan.type));
+  }
+  return static_cast<std::size_t>((plan.adapters + 1) * slot);
+}
+
+class CpuAccelerator final : public Accelerator {
+ public:
+  std::string summary() const override { return "this machine's processors"; }
+  int devices() const override { return INT_MAX; }  // replicas share the cores
+  void check_devices(int /*replicas*/, int ranks) const override {
+    if (ranks == 1) return;
+    throw SpecError("cluster.tensor_parallel: the CPU engine runs a replica on one device; use 1");
+  }
+  DeviceFacts facts(int /*device*/) const override {
+    DeviceFacts facts;
+    facts.generation = "cpu";
+    facts.memory = std::min<Bytes>(machine_memory() / 4, 4 * kGiB);
+    facts.multiprocessors = static_cast<int>(usable_cores().size());
+    facts.l2 = std::max<Bytes>(1, ::sysconf(_SC_LEVEL2_CACHE_SIZE));
+    return facts;
+  }
+  std::string device_name() const override { return ""; }
+  std::string profile_stem(int threads) const override {
+    return "cpu-" + std::to_string(threads) + "t";
+  }
+  ElementTypes element_types() const override {
+    return {{DType::kBf16, DType::kF32}, DType::kF32};  // bf16 could not hold others exactly
+  }
+  void share_host(int replica, const HostShares& shares, DevicePlan* plan) const override {
+    const std::vector<int> cores = usable_cores();
+    plan->host_threads = shares.threads > 0
+                             ? shares.threads
+                             : std::max(1, static_cast<int>(cores.size()) / shares.replicas);
+    const auto each = static_cast<std::size_t>(plan->host_threads);
+    if (!shares.pin || each * static_cast<std::size_t>(shares.replicas) > cores.size()) return;
+    const auto first =
+        cores.begin() + static_cast<std::ptrdiff_t>(each * static_cast<std::size_t>(replica));
+    plan->host_cores.assign(first, first + static_cast<std::ptrdiff_t>(each));
+  }
+  std::shared_ptr<DevicePartition> partition(int /*device*/) const override {
+    throw SpecError("engine.device_share: the CPU engine gives a step the whole device");
+  }
+
+  std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
+                                 const DevicePlan& plan) const override {
+    CpuExecutorOptions options;
+    static_cast<ExecutorLimits&>(options) = plan.limits;
+    options.threads = plan.host_threads > 0 ? plan.host_threads
+                                            : static_cast<int>(usable_cores().size());
+    options.cores = plan.host_cores;
+    options.isa = kernels::best_isa();
+    options.gemm = plan.gemm;
+    options.type = plan.type;
+    options.adapter_bytes = adapter_bytes(model, plan);
+    if (plan.merges) options.merge_targets = plan.targets;
+    return std::make_unique<CpuExecutor>(model, weights, options);
+  }
+
+  std::string name_group() const override { refuse_ranks(); }
+  std::unique_ptr<Executor> make_rank(const ModelConfig& /*model*/, const ModelWeights& /*weights*/,
+                                      const DevicePlan& /*plan*/, const Shard& /*shard*/,
+                                      const std::string& /*group*/) const override {
+    refuse_ranks();
+  }
+  std::unique_ptr<Executor> make_replica(const ModelConfig& /*model*/,
+                                         const std::vector<MakeRank>& /*ranks*/,
+                                         const RankFailed& /*failed*/) const override {
+    refuse_ranks();
+  }
+
+ private:
+  [[noreturn]] static void refuse_ranks() {
+    throw SpecError("the CPU engine runs a replica on one device");
+  }
+};
+
+[[maybe_unused]] const bool registered = Registry<BackendKind>::instance().add(
+    "cpu", [] { return std::make_unique<CpuAccelerator>(); });
+
+}  // namespace
+}  // namespace servelab
