@@ -23,6 +23,7 @@ class UniformPolicy final : public ReplicaPolicy {
     const ModelId model = view.request(batch_.front()).model();
     if (!hold(view, model, out)) return false;
     out->model = model;
+    out->exec = Exec::kMerged;  // with nothing: a plain model has no LoRA to compute
     builder_.begin(view, out);
     if (prefix_) {
       batch_.erase(std::find_if(batch_.begin(), batch_.end(),

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "engine/serve/recorder.h"
+
 namespace servelab {
 
 std::string version_text();  // "0.1.0"

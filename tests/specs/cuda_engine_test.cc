@@ -57,7 +57,7 @@ TEST_F(CudaEngineCli, F32IsRefused) {
       run_program({"generate", "--backend", "cuda", "--dtype", "f32", "--experiments", experiments_,
                    "--model", "tiny-15m", "--tokens", "1,2"});
   EXPECT_NE(result.code, 0);
-  EXPECT_THAT(result.err, HasSubstr("the CUDA engine computes in bf16 or f16, not in f32"));
+  EXPECT_THAT(result.err, HasSubstr("backend 'cuda' computes in bf16 or f16, not in f32"));
 }
 
 }  // namespace

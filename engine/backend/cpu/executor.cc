@@ -343,7 +343,6 @@ void CpuExecutor::enter_thread() const { impl_->team_.pin_caller(); }
 
 const char* CpuExecutor::unsupported(const StepPlan& plan) const {
   if (plan.device_share != 1.0) return "the CPU engine gives a step the whole device";
-  if (plan.model != ModelId{}) return "the CPU engine runs one model per replica";
   for (const Slice& slice : plan.slices) {
     if (slice.lora == LoraSite::kRemote) return "the CPU engine knows no LoRA server";
   }

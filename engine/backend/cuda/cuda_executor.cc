@@ -230,7 +230,6 @@ const char* CudaExecutor::unsupported(const StepPlan& plan) const {
   if (plan.device_share != 1.0 && !stream_.has_shares()) {
     return "this device was not set up for shares of its SMs: set engine.device_share";
   }
-  if (plan.model != ModelId{}) return "the CUDA engine runs one model per replica";
   for (const Slice& slice : plan.slices) {
     if (slice.lora == LoraSite::kRemote) {
       return "the CUDA engine computes LoRA on the device or on its host, not on remote servers";

@@ -59,6 +59,7 @@ struct SequenceSlice {
 struct RunMode : StepMode {
   RunMode() = default;
   RunMode(const StepMode& mode) : StepMode(mode) {}
+  RunMode(Exec exec, LoraKernel kernel) : StepMode{exec, kernel, 1, HostCopy::kFused} {}
   bool may_replay = true;  // false: not as a recorded graph. All ranks of a replica do the same.
   bool measure_parts = false;  // take the time apart even where that slows the step down
 };

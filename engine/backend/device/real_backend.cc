@@ -71,6 +71,7 @@ class Engine final : public RealBackend {
   void load(ReplicaId replica, ModelId model, Bytes /*bytes*/) override {
     const AdapterId adapter = folded_in(model);
     if (adapter != kBaseModel) return replicas_[index(replica)]->begin_load(adapter);
+    timeline_->expect_external(1);
     timeline_->post_now(EventKind::kLoadDone, pack_subject(replica, load_subject(model)));
   }
   void evict(ReplicaId replica, ModelId model) override {

@@ -50,7 +50,9 @@ OpenRank some_open() {
 
 StepRequest some_step() {
   StepRequest step;
-  step.mode = {Exec::kUnmerged, LoraKernel::kSgmv, 0.5, HostCopy::kSynced, false};
+  step.mode = StepMode{Exec::kUnmerged, LoraKernel::kSgmv, 0.5, HostCopy::kSynced};
+  step.mode.may_replay = false;
+  step.mode.measure_parts = true;
   step.sampling = {0.7, 0.9, 42};
   step.adapters = {{7, 0x1111}, {9, 0x2222}};
   step.slices = {{3, {1, 2, 3}, {0, 5}, 7, true, 99}, {0, {4}, {}, 0, false, 0}};

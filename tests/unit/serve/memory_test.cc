@@ -6,7 +6,8 @@
 #include <set>
 
 #include "engine/core/rng.h"
-#include "engine/serve/adapter_pool.h"
+#include "engine/serve/request.h"
+#include "engine/serve/weight_pool.h"
 #include "engine/serve/kv_pool.h"
 #include "engine/serve/view.h"
 
@@ -76,6 +77,12 @@ struct NaivePool {
   std::map<AdapterId, Residency> state;
 };
 
+std::vector<Bytes> bytes_of(const std::vector<Adapter>& adapters) {
+  std::vector<Bytes> bytes;
+  for (const Adapter& adapter : adapters) bytes.push_back(adapter.bytes);
+  return bytes;
+}
+
 class AdapterPoolHistory : public ::testing::TestWithParam<AdapterMemory> {};
 
 TEST_P(AdapterPoolHistory, AgreesWithTheNaiveModel) {
@@ -88,7 +95,7 @@ TEST_P(AdapterPoolHistory, AgreesWithTheNaiveModel) {
     options.slots = 6;
     options.slot_bytes = 300;
     options.block_bytes = 64;
-    AdapterPool pool(options, adapters, &kv);
+    AdapterPool pool(options, bytes_of(adapters), &kv);
     NaivePool naive;
     std::uint64_t step = 0;
     for (int i = 0; i < 3000; ++i) {
@@ -147,7 +154,7 @@ TEST(AdapterPool, RefusesWhatBreaksInvariant5) {
   AdapterPool::Options options;
   options.slots = 1;
   options.slot_bytes = 300;
-  AdapterPool pool(options, adapters, nullptr);
+  AdapterPool pool(options, bytes_of(adapters), nullptr);
   const AdapterId a{0}, b{1};
   pool.begin_load(a);
   EXPECT_THROW(pool.begin_load(a), InvariantError);  // held already
