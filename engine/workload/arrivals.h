@@ -47,10 +47,6 @@ struct ArrivalPlan {
 // Throws SpecError for settings that cannot be met.
 ArrivalPlan generate_arrivals(const ArrivalInputs& inputs);
 
-// As generate_arrivals, for process replay alone; `max_requests` SIZE_MAX: no bound.
-void replay_trace(const ArrivalInputs& inputs, std::size_t max_requests, TimeNs end,
-                  ArrivalPlan* plan);
-
 // SpecError at `key` of the arrivals, or at their map where the spec lacks the key.
 [[noreturn]] void fail_at(const ArrivalInputs& inputs, const std::string& key,
                           const std::string& what);

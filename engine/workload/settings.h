@@ -9,6 +9,9 @@
 
 namespace servelab {
 
+// Those that registered themselves (arrival_process.h).
+std::vector<std::string> arrival_process_names();
+
 struct WorkloadBounds {
   std::int64_t requests = 0;
   double requests_per_rate = 0;
@@ -69,9 +72,7 @@ struct ArrivalSettings {
   double max_factor = 4;
 
   void fields(ParamFields& f) {
-    f.add("process", &process, "how requests arrive")
-        .one_of({"poisson", "gamma", "lognormal", "weibull", "even", "closed", "trace-rate",
-                 "trace-shares", "servegen", "replay", "switching"});
+    f.add("process", &process, "how requests arrive").one_of(arrival_process_names());
     f.add("rate", &rate_per_s,
           "mean requests per second over all adapters; unset or 0: the trace's own rate times "
           "'speed' (trace-rate, servegen, replay), else the sum of popularity.weights, else 1")

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/workload/arrival_process.h"
+
 namespace servelab {
 namespace {
 
@@ -59,26 +61,22 @@ void check_arrivals(const WorkloadSettings& all, const ConfigNode& section) {
   const bool popularity_reads_trace =
       popularity.kind == "trace" &&
       (popularity.trace.empty() || popularity.trace == settings.trace);
-  Names traced = {"trace-rate", "trace-shares", "servegen", "replay"};
-  if (popularity_reads_trace) traced.push_back(settings.process);
-  const std::vector<Use> uses = {
-      {"rate",
-       {"poisson", "gamma", "lognormal", "weibull", "even", "trace-rate", "trace-shares",
-        "servegen", "replay", "switching"}},
-      {"cv", {"gamma", "lognormal", "weibull", "switching", "trace-rate", "trace-shares"}},
-      {"gaps", {"trace-rate", "trace-shares"}},
-      {"per_adapter", {"poisson", "gamma", "lognormal", "weibull", "even", "trace-rate"}},
-      {"trace", traced},
-      {"interval_s", {"trace-shares"}},
-      {"start_s", traced},
-      {"window_s", traced},
-      {"speed", {"trace-rate", "servegen", "replay"}},
-      {"origin", {"replay"}},
-      {"correlated", {"trace-shares"}},
-      {"update_s", {"switching"}},
-      {"factor", {"switching"}},
-      {"max_factor", {"switching"}},
-  };
+  std::vector<Use> uses;
+  ArrivalSettings any;
+  ParamFields fields;
+  any.fields(fields);
+  for (const std::string& key : fields.names()) {
+    if (key == "process") continue;
+    Use use{key, {}};
+    for (const std::string& name : arrival_process_names()) {
+      if (contains(Registry<ArrivalKind>::instance().make(name)->uses(), key)) {
+        use.selectors.push_back(name);
+      }
+    }
+    const bool is_traced = key == "trace" || key == "start_s" || key == "window_s";
+    if (is_traced && popularity_reads_trace) use.selectors.push_back(settings.process);
+    uses.push_back(std::move(use));
+  }
   check_uses(section, settings, "process", settings.process, settings.process, uses);
   const bool has_gaps = settings.process == "trace-rate" || settings.process == "trace-shares";
   const bool has_cv = section.find("cv") != nullptr && is_changed(settings, "cv");

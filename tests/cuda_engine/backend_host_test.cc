@@ -34,7 +34,6 @@ class CudaEngine final : public test::TestedEngine {
                                        PromptSource prompts) const override {
     RealBackendOptions options;
     options.widest_rank = kWidest;
-    options.merge_targets = tiny_plan().targets;
     const auto make = [this, &weights, &workload](ReplicaId, const ReplicaLayout& layout) {
       DevicePlan plan = tiny_plan();
       plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,

@@ -12,6 +12,7 @@
 #include "engine/backend/cuda/tp_executor.h"
 #include "engine/backend/ranks/rank_replica.h"
 #include "engine/cli/rank_processes.h"
+#include "engine/model/model_digest.h"
 #include "engine/spec/spec.h"
 #include "tests/cuda_engine/engine_testing.h"
 #include "tests/support/program.h"
@@ -218,7 +219,7 @@ class RankDeaths : public RankProcesses {
     const std::string spec = folder_.file("wide.yaml", spec_text(4, 4000));
     std::vector<std::unique_ptr<Program>> all;
     for (int rank = 0; rank < 4; ++rank) all.push_back(start(rank, 4, spec));
-    ASSERT_TRUE(wait_for_files(folder_ / "out/wide/points", 1, ".claim"));
+    ASSERT_TRUE(wait_for_files(folder_ / "out/wide/points", 1, ".lock"));
     std::this_thread::sleep_for(std::chrono::seconds(2));
     const auto began = std::chrono::steady_clock::now();
     all[static_cast<std::size_t>(victim)]->signal(SIGKILL);
@@ -247,7 +248,7 @@ TEST_F(RankProcesses, ASignalToAWorkerStopsTheRun) {
   const std::string spec = folder_.file("wide.yaml", spec_text(2, 40));
   const auto worker = start(1, 2, spec);
   const auto lead = start(0, 2, spec);
-  ASSERT_TRUE(wait_for_files(folder_ / "out/wide/points", 1, ".claim"));
+  ASSERT_TRUE(wait_for_files(folder_ / "out/wide/points", 1, ".lock"));
   worker->signal(SIGTERM);
   const ProgramResult result = lead->wait();
   EXPECT_EQ(result.code, 128 + SIGTERM);

@@ -1,9 +1,8 @@
-// Arrivals of process replay: the stamps, and where it has them the adapters, of a trace.
+// Process replay: the stamps, and where it has them the adapters, of a trace.
 #include <string>
 #include <vector>
 
-#include "engine/workload/arrivals.h"
-#include "engine/workload/renewal.h"
+#include "engine/workload/arrival_process.h"
 
 namespace servelab {
 namespace {
@@ -88,10 +87,11 @@ Window choose_window(const ArrivalInputs& inputs, ArrivalPlan* plan) {
   return window;
 }
 
-}  // namespace
-
-void replay_trace(const ArrivalInputs& inputs, std::size_t max_requests, TimeNs end,
-                  ArrivalPlan* plan) {
+void replay_trace(ArrivalGenerator* to) {
+  const ArrivalInputs& inputs = to->inputs();
+  const std::size_t max_requests = to->max_requests();
+  const TimeNs end = to->end();
+  ArrivalPlan* const plan = &to->plan();
   load(inputs, plan);
   const Window window = choose_window(inputs, plan);
   const std::vector<TraceRow>& rows = plan->replayed.rows;
@@ -125,5 +125,17 @@ void replay_trace(const ArrivalInputs& inputs, std::size_t max_requests, TimeNs 
                 " requests; lower 'requests' or widen the window");
   }
 }
+}  // namespace
 
+class ReplayArrivals final : public ArrivalKind {
+ public:
+  std::vector<std::string> uses() const override {
+    return {"rate", "trace", "start_s", "window_s", "speed", "origin"};
+  }
+  bool has_own_end() const override { return true; }
+  bool has_rate() const override { return false; }
+  void generate(ArrivalGenerator* to) const override { replay_trace(to); }
+};
 }  // namespace servelab
+
+SERVELAB_ARRIVALS("replay", ReplayArrivals)
