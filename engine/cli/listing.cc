@@ -201,6 +201,10 @@ std::string spec_keys_text() {
   });
   text +=
       "\nstructured keys\n"
+      "  extends       the spec that this one is a variant of: a name beside it, an id or a path.\n"
+      "                Maps are merged over its own; lists, `sweep` and a named workload replace\n"
+      "                them; `key: null` drops; title, description, expect and quick are not\n"
+      "                inherited\n"
       "  workload      a map of the sections above, or a name in base/workload/;\n"
       "                `extends: name` inside the map merges it over that file\n"
       "  sweep         dotted paths to lists of values, such as workload.arrivals.rate: [1, 2];\n"
@@ -229,6 +233,7 @@ std::string spec_keys_text() {
 }
 
 std::string spec_schema_json() {
+  const Json kMapOrNull = Json::array({"object", "null"});  // null drops what is inherited
   Json root;
   Json workload;
   for_each_section([&](const std::string& path, const ParamFields& fields) {
@@ -242,6 +247,7 @@ std::string spec_schema_json() {
       workload["properties"][path.substr(9)] = schema;
     } else {
       root["properties"][path] = schema;
+      root["properties"][path]["type"] = kMapOrNull;
     }
   });
   root["properties"]["cluster"]["properties"]["route_with"] = {
@@ -249,14 +255,19 @@ std::string spec_schema_json() {
   Json name;
   name["type"] = "string";
   root["properties"]["workload"]["anyOf"] = Json::array({name, workload});
-  root["properties"]["sweep"] = {{"type", Json::array({"object", "array"})}};
+  root["properties"]["sweep"] = {{"type", Json::array({"object", "array", "null"})}};
   root["properties"]["techniques"] = technique_schema();
   root["properties"]["seeds"] = Json::object();
   root["properties"]["figure"] = Json::object();
   root["properties"]["quick"] = {{"type", "object"}};
   root["properties"]["expect"] = {{"type", "array"}, {"items", {{"type", "string"}}}};
-  root["required"].push_back("workload");
-  root["required"].push_back("techniques");
+  root["properties"]["extends"] = {{"type", "string"}, {"description", "a spec to be merged over"}};
+  Json whole;
+  whole["required"] = Json::array({"model", "hardware", "workload", "techniques"});
+  Json variant;
+  variant["required"] = Json::array({"extends"});
+  root["required"] = Json::array({"title"});
+  root["anyOf"] = Json::array({whole, variant});
   Json schema;
   schema["$schema"] = "https://json-schema.org/draft/2020-12/schema";
   schema["title"] = "servelab experiment";
