@@ -101,6 +101,14 @@ Json type_schema(const ParamField& field) {
   return schema;
 }
 
+// In a variant, null drops what is inherited.
+Json or_null(Json schema) {
+  if (schema.contains("anyOf")) schema["anyOf"].push_back({{"type", "null"}});
+  if (schema.contains("type")) schema["type"] = Json::array({schema["type"], "null"});
+  if (schema.contains("enum")) schema["enum"].push_back(nullptr);
+  return schema;
+}
+
 Json object_schema(const ParamFields& fields) {
   Json schema;
   schema["type"] = "object";
@@ -108,7 +116,7 @@ Json object_schema(const ParamFields& fields) {
   schema["properties"] = Json::object();
   Json required = Json::array();
   for (const ParamField& field : fields.all()) {
-    schema["properties"][field.name()] = type_schema(field);
+    schema["properties"][field.name()] = or_null(type_schema(field));
     if (field.is_required()) required.push_back(field.name());
   }
   if (!required.empty()) schema["required"] = required;
@@ -233,7 +241,6 @@ std::string spec_keys_text() {
 }
 
 std::string spec_schema_json() {
-  const Json kMapOrNull = Json::array({"object", "null"});  // null drops what is inherited
   Json root;
   Json workload;
   for_each_section([&](const std::string& path, const ParamFields& fields) {
@@ -244,10 +251,9 @@ std::string spec_schema_json() {
       workload = schema;
       workload["properties"]["extends"] = {{"type", "string"}};
     } else if (path.rfind("workload.", 0) == 0) {
-      workload["properties"][path.substr(9)] = schema;
+      workload["properties"][path.substr(9)] = or_null(schema);
     } else {
-      root["properties"][path] = schema;
-      root["properties"][path]["type"] = kMapOrNull;
+      root["properties"][path] = or_null(schema);
     }
   });
   root["properties"]["cluster"]["properties"]["route_with"] = {
