@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from analysis.claim_file import ClaimsError
-from analysis.errors import ResultsError, shown
+from analysis.errors import EXPERIMENTS, ResultsError, shown
 from analysis.results import Results
 
 FIGURES = Path(__file__).with_name("figures")
@@ -26,13 +26,14 @@ def known_figures() -> list[str]:
 
 
 def module_for(results: Results) -> ModuleType:
-    """The drawing code: what the spec's `figure` names, else its id, else the generic figure."""
+    """The drawing code: what the spec's `figure` names, else its id, else the generic figure,
+    which also draws variants of a spec that has no code."""
     named = results.attributes.get("figure", "")  # without `figure`: the id's last part, no slash
     for figure in (named, results.spec_id):
         name = figure.replace("/", "_").replace("-", "_")
         if "/" in figure and name.isidentifier() and (FIGURES / f"{name}.py").is_file():
             return importlib.import_module(f"analysis.figures.{name}")
-        if "/" in figure and figure == named:
+        if "/" in figure and figure == named and not (EXPERIMENTS / f"{named}.yaml").is_file():
             raise results.error(f"there is no figure '{figure[:60]}'; "
                                 f"known: {', '.join(known_figures())}")
     return importlib.import_module("analysis.figures.generic")

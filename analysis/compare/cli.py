@@ -93,7 +93,11 @@ def find_spec(name: str, experiments: str) -> Path:
 def _start(options: argparse.Namespace) -> SpecFile:
     """The spec to start from, before options change it."""
     if options.spec:
-        spec = SpecFile.read(find_spec(options.spec, options.experiments))
+        from analysis.compare import running
+        where = ["--experiments", options.experiments]
+        where += ["--data", options.data] if options.data is not None else []
+        spec = SpecFile.read(find_spec(options.spec, options.experiments),
+                             lambda path: running.whole_spec(path, where))
         spec.drop("expect", "quick", "figure")
         return spec
     absent = [name for name in ("model", "hardware", "workload") if not getattr(options, name)]

@@ -67,6 +67,16 @@ def servelab(arguments: list[str]) -> Outcome:
     return Outcome(code if code >= 0 else 128 - code, errors)
 
 
+def whole_spec(path: Path, options: list[str]) -> str:
+    """The text of a spec with what it extends. Raises VerbError with what is wrong with it."""
+    done = subprocess.run([program(), "check", "--effective", str(path), *options], check=False,
+                          capture_output=True, text=True, errors="replace")
+    if done.returncode != OK:
+        raise VerbError((done.stderr.splitlines() or [f"{path}: cannot be checked"])[0]
+                        .removeprefix(ERROR))
+    return done.stdout
+
+
 class Runner:
     """Runs effective specs in a folder: each is <folder>/<name>.yaml, its results are in
     <folder>/<name>/."""

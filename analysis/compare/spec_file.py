@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
 import yaml
 
@@ -125,14 +125,25 @@ class SpecFile:
     def __init__(self, root: yaml.MappingNode, source: str) -> None:
         self.root = root
         self.source = source  # a path, or "" without a spec
+        self._is_written = True  # places in the tree are places in the source
         self._origins: dict[int, str] = {}
         self._kept: list[yaml.Node] = []  # ids of nodes in _origins stay theirs
 
     @classmethod
-    def read(cls, path: Path) -> "SpecFile":
-        """Raises VerbError."""
+    def read(cls, path: Path, whole: Callable[[Path], str] | None = None) -> "SpecFile":
+        """A file that extends another spec is read as `whole(path)`, the text of both. Raises
+        VerbError."""
+        spec = cls._parsed_file(path, lambda: path.read_text(encoding="utf-8"))
+        if whole is None or spec.value("extends") is None:
+            return spec
+        spec = cls._parsed_file(path, lambda: whole(path))
+        spec._is_written = False
+        return spec
+
+    @classmethod
+    def _parsed_file(cls, path: Path, text: Callable[[], str]) -> "SpecFile":
         try:
-            root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+            root = yaml.compose(text(), Loader=yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -348,6 +359,8 @@ class SpecFile:
     def _origin(self, node: yaml.Node) -> str:
         if id(node) in self._origins:
             return self._origins[id(node)]
+        if not self._is_written:
+            return self.source
         mark = node.start_mark
         return f"{self.source}:{mark.line + 1}:{mark.column + 1}" if mark else ""
 

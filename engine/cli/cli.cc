@@ -217,21 +217,30 @@ int replay_command(const Arguments& arguments) {
   return code;
 }
 
+void print_size(const Spec& spec) {
+  fmt::print("{}: ok, points: {} (sweep positions: {}, techniques: {}, seeds: {})\n", spec.id,
+             spec.point_count(), spec.positions.size(), spec.techniques.size(), spec.seeds.size());
+}
+
 int check_command(const Arguments& arguments) {
   const std::string data = data_dir(arguments.data);
+  if (arguments.effective && arguments.specs.size() > 1) {
+    throw SpecError("--effective is of one spec; give one");
+  }
   int code = kOk;
   for (const std::string& name : arguments.specs) {
     try {
       const Library library(arguments.experiments);
       const std::string path = library.find_spec(name);
+      std::string effective;
       for (const SpecForm form : {SpecForm::kFull, SpecForm::kQuick}) {
         const Spec spec = load_spec(path, arguments.experiments, form);
         check_spec(spec, data, true);
-        fmt::print("{}: ok, points: {} (sweep positions: {}, techniques: {}, seeds: {})\n", spec.id,
-                   spec.point_count(), spec.positions.size(), spec.techniques.size(),
-                   spec.seeds.size());
+        effective = spec.yaml;
+        if (!arguments.effective) print_size(spec);
         if (!spec.has_quick) break;
       }
+      if (arguments.effective) fmt::print("{}", effective);
     } catch (const SpecError& problem) {
       code = error(problem.what(), kBadInput);
     }

@@ -148,6 +148,8 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.check = app->add_subcommand("check", "check specs without running them");
   add_common(c.check, arguments, true);
   c.check->add_option("SPEC", arguments->specs, "spec files or ids")->required();
+  c.check->add_flag("--effective", arguments->effective,
+                    "print the spec, with what it extends, as one that extends nothing");
   c.list = app->add_subcommand("list", "list techniques, policies, models, hardware and specs");
   add_common(c.list, arguments, false);
   c.show = app->add_subcommand("show", "describe a technique and its parameters");

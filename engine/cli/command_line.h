@@ -37,6 +37,7 @@ struct Arguments {
   double time_limit_s = 0;
   TraceOptions trace;
   bool schema = false;
+  bool effective = false;
 };
 
 struct Commands {

@@ -101,6 +101,14 @@ Json type_schema(const ParamField& field) {
   return schema;
 }
 
+// In a variant, null drops what is inherited.
+Json or_null(Json schema) {
+  if (schema.contains("anyOf")) schema["anyOf"].push_back({{"type", "null"}});
+  if (schema.contains("type")) schema["type"] = Json::array({schema["type"], "null"});
+  if (schema.contains("enum")) schema["enum"].push_back(nullptr);
+  return schema;
+}
+
 Json object_schema(const ParamFields& fields) {
   Json schema;
   schema["type"] = "object";
@@ -108,7 +116,7 @@ Json object_schema(const ParamFields& fields) {
   schema["properties"] = Json::object();
   Json required = Json::array();
   for (const ParamField& field : fields.all()) {
-    schema["properties"][field.name()] = type_schema(field);
+    schema["properties"][field.name()] = or_null(type_schema(field));
     if (field.is_required()) required.push_back(field.name());
   }
   if (!required.empty()) schema["required"] = required;
@@ -201,6 +209,10 @@ std::string spec_keys_text() {
   });
   text +=
       "\nstructured keys\n"
+      "  extends       the spec that this one is a variant of: a name beside it, an id or a path.\n"
+      "                Maps are merged over its own; lists, `sweep` and a named workload replace\n"
+      "                them; `key: null` drops; title, description, expect and quick are not\n"
+      "                inherited\n"
       "  workload      a map of the sections above, or a name in base/workload/;\n"
       "                `extends: name` inside the map merges it over that file\n"
       "  sweep         dotted paths to lists of values, such as workload.arrivals.rate: [1, 2];\n"
@@ -239,9 +251,9 @@ std::string spec_schema_json() {
       workload = schema;
       workload["properties"]["extends"] = {{"type", "string"}};
     } else if (path.rfind("workload.", 0) == 0) {
-      workload["properties"][path.substr(9)] = schema;
+      workload["properties"][path.substr(9)] = or_null(schema);
     } else {
-      root["properties"][path] = schema;
+      root["properties"][path] = or_null(schema);
     }
   });
   root["properties"]["cluster"]["properties"]["route_with"] = {
@@ -249,14 +261,19 @@ std::string spec_schema_json() {
   Json name;
   name["type"] = "string";
   root["properties"]["workload"]["anyOf"] = Json::array({name, workload});
-  root["properties"]["sweep"] = {{"type", Json::array({"object", "array"})}};
+  root["properties"]["sweep"] = {{"type", Json::array({"object", "array", "null"})}};
   root["properties"]["techniques"] = technique_schema();
   root["properties"]["seeds"] = Json::object();
   root["properties"]["figure"] = Json::object();
   root["properties"]["quick"] = {{"type", "object"}};
   root["properties"]["expect"] = {{"type", "array"}, {"items", {{"type", "string"}}}};
-  root["required"].push_back("workload");
-  root["required"].push_back("techniques");
+  root["properties"]["extends"] = {{"type", "string"}, {"description", "a spec to be merged over"}};
+  Json whole;
+  whole["required"] = Json::array({"model", "hardware", "workload", "techniques"});
+  Json variant;
+  variant["required"] = Json::array({"extends"});
+  root["required"] = Json::array({"title"});
+  root["anyOf"] = Json::array({whole, variant});
   Json schema;
   schema["$schema"] = "https://json-schema.org/draft/2020-12/schema";
   schema["title"] = "servelab experiment";

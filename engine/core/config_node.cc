@@ -28,6 +28,18 @@ struct Source {
   int nodes = 0;  // so far
 };
 
+// Takes what `over`, a null in another map, stands for out of `base`.
+void drop(const std::string& key, const ConfigNode& over, ConfigNode* base) {
+  if (over.scalar.empty()) {
+    throw SpecError(over.mark, "'" + key + "' has no value; null drops what is inherited");
+  }
+  if (base->erase(key)) return;
+  std::vector<std::string> known;
+  for (const auto& [name, value] : base->members) known.push_back(name);
+  throw SpecError(over.mark, "'" + key + "' is null, which drops what is inherited; nothing is " +
+                                 "inherited by that name; " + suggest(key, known));
+}
+
 // YAML takes a plain `null` for nothing, although a name may be spelled so.
 bool is_spelled_null(const YAML::Mark& mark, const std::string& text) {
   constexpr std::string_view kNull = "null";
@@ -205,6 +217,10 @@ void ConfigNode::set(const std::string& key, ConfigNode value) {
   }
 }
 
+bool ConfigNode::erase(const std::string& key) {
+  return std::erase_if(members, [&](const ConfigMember& member) { return member.key == key; }) > 0;
+}
+
 void ConfigNode::set_path(const std::string& dotted_path, const ConfigNode& value) {
   const std::size_t dot = dotted_path.find('.');
   if (dot == std::string::npos) {
@@ -223,7 +239,9 @@ void ConfigNode::set_path(const std::string& dotted_path, const ConfigNode& valu
 void merge_over(ConfigNode* base, const ConfigNode& over) {
   for (const auto& [key, value] : over.members) {
     ConfigNode* below = base->find(key);
-    if (below != nullptr && below->is_map() && value.is_map()) {
+    if (value.is_null()) {
+      drop(key, value, base);
+    } else if (below != nullptr && below->is_map() && value.is_map()) {
       merge_over(below, value);
       below->mark = value.mark;
     } else {
@@ -250,6 +268,10 @@ ConfigNode parse_yaml(const std::string& text, const std::string& name_for_error
 }
 
 ConfigNode parse_yaml_file(const std::string& path) {
+  return parse_yaml(read_yaml_file(path), path);
+}
+
+std::string read_yaml_file(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     throw SpecError(path + ": is a folder, expected a YAML file");
@@ -258,7 +280,7 @@ ConfigNode parse_yaml_file(const std::string& path) {
   if (!file) throw SpecError(path + ": cannot be read; check the path");
   std::ostringstream text;
   text << file.rdbuf();
-  return parse_yaml(text.str(), path);
+  return text.str();
 }
 
 std::string canonical_json(const ConfigNode& node) {

@@ -33,6 +33,7 @@ struct ConfigNode {
   const ConfigNode* find(const std::string& key) const;  // null when absent
   ConfigNode* find(const std::string& key);
   void set(const std::string& key, ConfigNode value);  // replaces or appends
+  bool erase(const std::string& key);                  // false when absent
 
   // "a.b.c": creates the maps on the way. Throws SpecError where a scalar stands in the way.
   void set_path(const std::string& dotted_path, const ConfigNode& value);
@@ -43,13 +44,15 @@ struct ConfigMember {
   ConfigNode value;
 };
 
-// Sets every member of `over` in `base`; maps that both have are merged in the same way.
+// Sets every member of `over` in `base`; maps that both have are merged in the same way, and a
+// `null` drops what `base` has. Throws SpecError where there is nothing to drop.
 void merge_over(ConfigNode* base, const ConfigNode& over);
 
 // Parses a YAML file or text. Throws SpecError with the place for malformed YAML, duplicate keys,
 // aliases' cycles, or an unreadable file.
 ConfigNode parse_yaml_file(const std::string& path);
 ConfigNode parse_yaml(const std::string& text, const std::string& name_for_errors);
+std::string read_yaml_file(const std::string& path);  // its text; throws SpecError
 
 // JSON with map keys sorted and numbers as written: equal settings give equal text.
 std::string canonical_json(const ConfigNode& node);

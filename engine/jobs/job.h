@@ -3,7 +3,7 @@
 //   <out>/<spec id>/jobs/<time>-<random>/
 //     job.json         build id, spec, working folder, and each task's points with their keys
 //     spec.yaml        the spec as run
-//     files/           the models, hardware profiles and workloads that it names
+//     files/           the models, hardware profiles, workloads and specs that it names
 //     tasks.sbatch     what was given to Slurm; real.sbatch for backends in wall-clock time
 //     logs/<task>.out  what tasks said, appended by each start of theirs
 //     failed/<key>     why a point could not be computed

@@ -24,8 +24,17 @@ std::string what_stands_at(const fs::path& path) {
   if (is_folder(path)) return path.string() + " is a folder";
   return fs::exists(path, ignored) ? path.string() + " is not a regular file" : "";
 }
-bool is_path(const std::string& name) {
-  return name.find('/') != std::string::npos || name.ends_with(".yaml") || name.ends_with(".yml");
+bool is_yaml(const std::string& name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
+
+// The .yaml files of a folder, without .yaml.
+std::vector<std::string> stems_in(const fs::path& folder) {
+  std::vector<std::string> stems;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".yaml") stems.push_back(entry.path().stem().string());
+  }
+  std::sort(stems.begin(), stems.end());
+  return stems;
 }
 
 }  // namespace
@@ -82,6 +91,7 @@ std::vector<NamedFile> Library::found() const {
 
 std::string Library::look_up(const std::string& kind, const std::string& name,
                              const SourceMark& where) const {
+  if (kind == "spec") return look_up_spec(name, where);
   if (is_path(name)) {
     const fs::path beside = fs::path(where.file).parent_path() / name;
     if (is_file(beside)) return beside.string();
@@ -100,14 +110,24 @@ std::string Library::look_up(const std::string& kind, const std::string& name,
                              path.parent_path().string() + ")");
 }
 
-std::vector<std::string> Library::names(const std::string& kind) const {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(fs::path(root_) / "base" / kind, error)) {
-    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+std::string Library::look_up_spec(const std::string& name, const SourceMark& where) const {
+  const fs::path folder = fs::path(where.file).parent_path();
+  const std::string file = is_yaml(name) ? name : name + ".yaml";
+  for (const fs::path& path : {folder / file, fs::path(root_) / file}) {
+    if (is_file(path)) return path.lexically_normal().string();
   }
-  std::sort(names.begin(), names.end());
-  return names;
+  const bool is_beside = name.find('/') == std::string::npos;
+  throw SpecError(
+      where, "no spec " + in_quotes(name) + " beside this file or in " + root_ + "; " +
+                 suggest(name, is_beside ? stems_in(folder.empty() ? "." : folder) : spec_ids()));
+}
+
+bool Library::is_path(const std::string& name) {
+  return name.find('/') != std::string::npos || is_yaml(name);
+}
+
+std::vector<std::string> Library::names(const std::string& kind) const {
+  return stems_in(fs::path(root_) / "base" / kind);
 }
 
 std::vector<std::string> Library::spec_ids() const {

@@ -1,14 +1,12 @@
 #include "engine/spec/spec.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
-#include <regex>
 #include <set>
 
 #include "engine/core/registry.h"
 #include "engine/serve/backend.h"
 #include "engine/serve/policy.h"
+#include "engine/spec/extends.h"
 #include "engine/spec/spec_text.h"
 #include "engine/spec/sweep.h"
 
@@ -130,11 +128,6 @@ void check_expectations(const ConfigNode* node, const Library& library) {
   }
 }
 
-std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 // `quick:` in its form; null in the full one.
 const ConfigNode* quick_of(const ConfigNode& root, SpecForm form) {
   if (form == SpecForm::kFull) return nullptr;
@@ -154,40 +147,14 @@ const ConfigNode* of_form(const char* key, const ConfigNode& root, const ConfigN
   return own != nullptr ? own : root.find(key);
 }
 
-// `null` is a backend and a technique, and to YAML nothing at all: where they are named, the name.
-void read_null_as_name(ConfigNode* node) {
-  const auto name = [](ConfigNode* value) {
-    if (!value->is_null() || value->scalar != "null") return;
-    value->kind = ConfigNode::Kind::kScalar;
-    value->quoted = true;
-  };
-  for (auto& [key, value] : node->members) {
-    if (key == "backend" || key == "technique" || key == "techniques" || key == "label") {
-      name(&value);
-      for (ConfigNode& item : value.items) name(&item);
-    }
-    read_null_as_name(&value);
-  }
-  for (ConfigNode& item : node->items) read_null_as_name(&item);
-}
-
 // The binary cannot know which figures analysis/ has: that is for drawing to say.
 std::string figure_of(const ConfigNode* node, const std::string& id) {
   if (node == nullptr || node->is_null()) return id.substr(id.rfind('/') + 1);
-  static const std::regex kForm("[a-z0-9_-]+/[a-z0-9_-]+");
-  if (!node->is_scalar() || node->scalar.size() > 200 || !std::regex_match(node->scalar, kForm)) {
+  if (!node->is_scalar() || !names_figure(node->scalar)) {
     throw SpecError(node->mark, "'figure' must name a drawing such as dlora/fig10" +
                                     (node->is_scalar() ? "; got " + in_quotes(node->scalar) : ""));
   }
   return node->scalar;
-}
-
-// An unclosed quote runs to the next quote or to the end of the file, over the keys in between.
-void check_title_ends(const ConfigNode& root) {
-  const ConfigNode* title = root.find("title");
-  if (title == nullptr || !title->quoted || root.find("model") != nullptr) return;
-  if (title->scalar.find("model:") == std::string::npos) return;
-  throw SpecError(title->mark, "'title' runs on over the lines after it: its quote is not closed");
 }
 
 }  // namespace
@@ -255,9 +222,9 @@ void RuntimeSection::fields(ParamFields& f) {
 }
 
 const std::vector<std::string>& spec_sections() {
-  static const std::vector<std::string> kSections = {"cluster",  "lora",   "engine",     "runtime",
-                                                     "workload", "sweep",  "techniques", "seeds",
-                                                     "record",   "figure", "expect",     "quick"};
+  static const std::vector<std::string> kSections = {
+      "extends",    "cluster", "lora",   "engine", "runtime", "workload", "sweep",
+      "techniques", "seeds",   "record", "figure", "expect",  "quick"};
   return kSections;
 }
 const std::vector<std::string>& technique_keys() {
@@ -283,17 +250,12 @@ std::size_t Spec::point_count() const {
 }
 
 Spec load_spec(const std::string& path, const std::string& experiments_dir, SpecForm form) {
-  parse_yaml_file(path);  // says what is wrong with the file
-  return parse_spec(read_text(path), path, Library::of_spec(path, experiments_dir), form);
+  return parse_spec(read_yaml_file(path), path, Library::of_spec(path, experiments_dir), form);
 }
 
 Spec parse_spec(const std::string& yaml, const std::string& path, const Library& library,
                 SpecForm form) {
-  ConfigNode root = parse_yaml(yaml, path);
-  read_null_as_name(&root);
-  if (!root.is_map()) throw SpecError(SourceMark{path, 1, 1}, "a spec must be a map of settings");
-  check_utf8(yaml, path);
-  check_title_ends(root);
+  const auto [root, whole_yaml] = read_whole_spec(yaml, path, library);
   SpecHeader header;
   bind_params(root, "the spec", &header, spec_sections());
   shown_text(*root.find("title"), "'title'");
@@ -302,7 +264,7 @@ Spec parse_spec(const std::string& yaml, const std::string& path, const Library&
 
   Spec spec;
   spec.path = path;
-  spec.yaml = yaml;
+  spec.yaml = whole_yaml;
   spec.library = library;
   spec.id = spec.library.spec_id(path);
   spec.title = header.title;

@@ -90,9 +90,9 @@ struct SweepPosition {
 struct Spec {
   std::string id;
   std::string path;
-  std::string yaml;  // the file as written
+  std::string yaml;  // a text of its own: the file as written, or with what it extends
   std::string title;
-  std::string figure;  // the `figure:` key, such as dlora/fig10; else the last part of the id
+  std::string figure;  // `figure:`, its own or of what it extends; else the last part of the id
   Library library{""};
   std::vector<TechniqueEntry> techniques;
   std::vector<std::int64_t> seeds;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <regex>
 
 namespace servelab {
 namespace {
@@ -81,6 +82,11 @@ std::string shown_text(const ConfigNode& node, const std::string& what) {
                                    in_quotes(node.scalar));
   }
   return node.scalar;
+}
+
+bool names_figure(const std::string& text) {
+  static const std::regex kForm("[a-z0-9_-]+/[a-z0-9_-]+");
+  return text.size() <= 200 && std::regex_match(text, kForm);
 }
 
 void check_utf8(const std::string& text, const std::string& path) {

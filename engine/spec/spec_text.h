@@ -15,6 +15,9 @@ std::string in_quotes(const std::string& text);
 // character, in UTF-8 and without control characters (line ends, tabs, escapes).
 std::string shown_text(const ConfigNode& node, const std::string& what);
 
+// Whether it has the form of a figure's name, such as dlora/fig10.
+bool names_figure(const std::string& text);
+
 // Throws SpecError at the first byte of a file's text that is not UTF-8.
 void check_utf8(const std::string& text, const std::string& path);
 

@@ -104,7 +104,7 @@ ConfigNode load_workload(const ConfigNode& node, const Library& library, int dep
   ConfigNode merged = load_workload(file, library, depth + 1);
   if (node.is_map()) {
     ConfigNode over = node;
-    std::erase_if(over.members, [](const auto& member) { return member.key == "extends"; });
+    over.erase("extends");
     merge_over(&merged, over);
   }
   merged.mark = node.mark;

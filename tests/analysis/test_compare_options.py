@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT
+from servelab_runs import needs_servelab
 
 from analysis.compare import cli, comparing, running
 from analysis.compare.spec_file import SpecFile, parse_techniques
@@ -98,6 +99,26 @@ def test_files_beside_the_spec_are_found_from_the_new_one(tmp_path: Path) -> Non
     moved = yaml.safe_load(spec.text())
     assert moved["model"] == "../../in/tiny.yaml"
     assert moved["sweep"]["model"] == ["../../in/tiny.yaml", "llama-2-7b"]
+
+
+@needs_servelab
+def test_a_variant_is_read_with_what_it_extends(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "whole.yaml").write_text(BASE.replace("expect: [some/claim]", ""))
+    text = "extends: whole\ntitle: V\nengine: {max_batch: 8}\n"
+    spec = spec_of(text, tmp_path, techniques="again=tuned,slora")
+    assert "extends" not in spec and spec["engine"] == {"max_batch": 8}
+    assert (spec["model"], spec["seeds"]) == ("llama-2-7b", [3, 5])
+    assert spec["techniques"][0]["with"] == {"alpha": 0.9}
+    path = tmp_path / "s.yaml"
+    options = cli.parse(["--techniques", "a,slora", "--spec", str(path), "--set", "engine.x=3"])
+    compared = cli.effective_spec(options, parse_techniques("a,slora"))
+    place = next(f"{path}:{line}:{text.index('llama') + 1}"
+                 for line, text in enumerate(compared.text().splitlines(), 1) if "llama" in text)
+    assert compared.told(f"{place}: wrong", path) == f"{path}: wrong"  # its lines are no one's
+    path.write_text(text.replace("max_batch", "max_bach"))
+    assert cli.main(["--techniques", "a,slora", "--spec", str(path)]) == 2
+    assert f"{path}:3:10: unknown key 'max_bach'" in capfd.readouterr().err
 
 
 def test_errors_point_at_the_users_own_words(tmp_path: Path) -> None:

@@ -148,6 +148,15 @@ def test_unknown_figure_is_told_with_the_known_ones(results_root, capsys):
     assert "there is no figure 'dlora/fig1O'; known: caraserve/fig03, caraserve/fig04" in line
 
 
+def test_variants_of_a_spec_without_drawing_code_are_drawn_as_it_is(results_root):
+    latency_spec(results_root, "smoke/more", ["slora", "dlora"]).unlink()
+    spec = Spec(results_root, "smoke/more")
+    spec.add("slora", 0, {}, {"latency_per_token_mean_s": 1.0, "latency_per_token_p90_s": 2.0})
+    spec.write(figure="smoke/dlora")
+    assert draw.main(["--results", str(results_root), "smoke/more"]) == 0
+    assert (results_root / "smoke/more/more.png").is_file()
+
+
 def two_metrics(root: Path, techniques: list[str], statuses: list[str], **more) -> None:
     """Two seeds of each technique without a sweep: mean 1 and 3, P90 2 and 6."""
     spec = Spec(root, "mine/plain")

@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from servelab_runs import SERVELAB, needs_servelab
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -131,6 +134,27 @@ def test_figures_runs_papers_specs_and_neither_base_nor_smoke():
     assert "-m analysis.draw" in shown
     run = next(line for line in shown.splitlines() if line.startswith("build/servelab run"))
     assert "experiments/base" not in run and "smoke" not in run and "claims" not in run
+
+
+@needs_servelab
+def test_specs_are_of_the_verb_of_their_backend():
+    """Also variants, whose backend may be that of another file."""
+    listed = {goal: re.findall(r"\bexperiments/\S+\.yaml",
+                               make("--dry-run", goal, "OUT=x").stdout)
+              for goal in ("figures", "cpu-figures", "gpu-figures")}
+    for path in sorted(ROOT.glob("experiments/*/*.yaml")):
+        if not re.search(r"^extends:", path.read_text(), flags=re.M):
+            continue
+        name = path.relative_to(ROOT).as_posix()
+        shown = subprocess.run([SERVELAB, "check", "--effective", name], cwd=ROOT, text=True,
+                               capture_output=True, check=False)
+        assert shown.returncode == 0, shown.stderr
+        spec = yaml.safe_load(shown.stdout)
+        sweep = spec.get("sweep")
+        swept = sweep.get("backend", []) if isinstance(sweep, dict) else []
+        real = {"cpu", "cuda"} & {spec.get("backend"), *swept}
+        goal = {"cpu": "cpu-figures", "cuda": "gpu-figures"}[real.pop()] if real else "figures"
+        assert [each for each in listed if name in listed[each]] == [goal], name
 
 
 def test_traces_come_from_the_variable_when_it_is_set():

@@ -120,11 +120,11 @@ TEST_F(Executors, EditsAfterwardsChangeNothing) {
                "requests: 60\nadapters: {count: 8, ranks: [8]}\n"
                "arrivals: {process: poisson, rate: 10}\n"
                "lengths: {source: lognormal, prompt: 60, output: 30}\n");
+  folder_.file("whole.yaml",
+               "title: t\nmodel: llama-2-7b\nhardware: ./gpu.yaml\n"
+               "workload: ./shared.yaml\ntechniques: [slora, dlora]\n");
   const auto write = [&](const std::string& seeds) {
-    return folder_.file("sweep.yaml",
-                        "title: t\nmodel: llama-2-7b\nhardware: ./gpu.yaml\n"
-                        "workload: ./shared.yaml\ntechniques: [slora, dlora]\nseeds: " +
-                            seeds + "\n");
+    return folder_.file("sweep.yaml", "extends: whole\ntitle: t\nseeds: " + seeds + "\n");
   };
   const std::string profile =
       test::read_file(SERVELAB_SOURCE_DIR "/experiments/base/hardware/a800-80g.yaml");
@@ -133,6 +133,7 @@ TEST_F(Executors, EditsAfterwardsChangeNothing) {
   ASSERT_EQ(run_program(run(spec, "local")).code, 0);
   const std::string job = emit(spec, "tasks", 4);
   write("1");
+  folder_.file("whole.yaml", "nonsense");
   folder_.file("shared.yaml", "requests: 6\n");
   folder_.file("gpu.yaml", "nonsense");
   EXPECT_THAT(work(job, 0).err, HasSubstr("4 run, 0 there, 0 failed"));

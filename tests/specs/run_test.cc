@@ -95,6 +95,23 @@ TEST_F(SpecRun, ResultsDoNotDependOnTheNumberOfJobs) {
             test::read_file(folder_ / "four/short/collected.h5"));
 }
 
+// A variant's results and `check --effective` have a text that needs no other spec.
+TEST_F(SpecRun, VariantIsKeptWithWhatItExtends) {
+  short_spec();
+  const std::string spec =
+      folder_.file("variant.yaml", "extends: short\ntitle: few\nworkload: {requests: 5}\n");
+  ASSERT_EQ(run_program(run(spec, "out")).code, 0);
+  const Hdf5Reader collected(folder_ / "out/variant/collected.h5");
+  const std::string kept = collected.text_attribute("/", "spec");
+  EXPECT_THAT(kept, HasSubstr("techniques: [slora, dlora]\n"));
+  EXPECT_THAT(kept, Not(HasSubstr("extends: short")));
+  EXPECT_EQ(run_program({"check", "--effective", spec}).out, kept);
+  const ProgramResult checked = run_program({"check", folder_.file("kept.yaml", kept)});
+  EXPECT_THAT(checked.out, HasSubstr("kept: ok, points: 4 ")) << checked.err;
+  const std::string own = test::read_file(folder_ / "short.yaml");
+  EXPECT_EQ(run_program({"check", "--effective", folder_ / "short.yaml"}).out, own);
+}
+
 TEST_F(SpecRun, EqualPointsAreComputedOnce) {
   // slora has no beta: its points at both positions are one.
   const std::string spec = short_spec("sweep: {with.beta: [0.4, 0.5]}\n");
@@ -344,6 +361,8 @@ TEST_F(SpecRun, BadInputIsOneLineAndCode2) {
       {{"show", "slroa"}, "did you mean 'slora'?"},
       {{"show", "slora", "dlora"}, "unexpected 'dlora'"},
       {{"check", "experiments"}, "is a folder"},
+      {{"check", "--effective", "smoke/dlora", "smoke/slora"}, "--effective is of one spec"},
+      {{"check", folder_.file("v.yaml", "extends: shrt\ntitle: t\n")}, "v.yaml:1:1: no spec"},
       {{"check", short_spec("engine: {max_bach: 1}\n", "a.yaml")}, "did you mean 'max_batch'?"},
       {{"run", short_spec("sweep: {workload.arrivals.rate: [-1]}\n", "b.yaml"), "--out",
         folder_ / "out"},
@@ -366,6 +385,7 @@ TEST_F(SpecRun, ListingsSayWhatThereIs) {
   EXPECT_THAT(shown, HasSubstr("capabilities"));
   EXPECT_THAT(run_program({"spec"}).out, HasSubstr("workload.popularity"));
   EXPECT_THAT(run_program({"spec", "--schema"}).out, HasSubstr("\"max_batch_tokens\""));
+  EXPECT_THAT(run_program({"spec", "--schema"}).out, HasSubstr("\"extends\""));
   EXPECT_THAT(run_program({"version"}).out, HasSubstr("build id"));
   EXPECT_EQ(run_program({"--help"}).code, 0);
   EXPECT_EQ(run_program({"run", "--help"}).code, 0);
