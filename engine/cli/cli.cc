@@ -268,6 +268,10 @@ int dispatch(const Commands& c, Arguments& arguments) {
     calibrate(arguments.calibrate);
     return kOk;
   }
+  if (c.op_times->parsed()) {
+    answer_op_times(arguments.op_times, std::cin, std::cout);
+    return kOk;
+  }
   if (c.adapters->parsed()) return adapters_command(arguments.adapters);
   if (c.list->parsed()) {
     fmt::print("{}", list_text(Library(arguments.experiments)));

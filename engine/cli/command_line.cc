@@ -131,6 +131,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   declare_python_verbs(app);
   c.calibrate = declare_calibrate(app, &arguments->calibrate);
   add_common(c.calibrate, arguments, false);
+  c.op_times = declare_op_times(app, &arguments->op_times);
   c.validate = app->add_subcommand(
       "validate", "run specs on the engine and on the twin; their distance by load regime");
   add_common(c.validate, arguments, true);
