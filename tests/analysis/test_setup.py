@@ -200,7 +200,8 @@ def test_what_not_everybody_needs_is_installed_when_it_is_asked_for(machine):
     assert machine.setup().returncode == 0 and not machine.calls("apt-get")
     assert machine.setup("--all").returncode == 0
     assert machine.calls("apt-get")[1].endswith(
-        " libgtest-dev libgmock-dev clang libclang-rt-dev slurmctld slurmd slurm-client munge chromium debootstrap")
+        " libgtest-dev libgmock-dev clang libclang-rt-dev clang-format slurmctld slurmd"
+        " slurm-client munge chromium debootstrap")
 
 
 def test_each_flag_adds_its_group(machine):
