@@ -256,7 +256,6 @@ int dispatch(const Commands& c, Arguments& arguments) {
   }
   if (c.check->parsed()) return check_command(arguments);
   if (c.doctor->parsed()) {
-    arguments.doctor.experiments = arguments.experiments;
     arguments.doctor.data = arguments.data;
     return doctor_command(arguments.doctor);
   }
