@@ -208,6 +208,7 @@ sanitize:  ## unit and technique tests under ASan and UBSan, in build-sanitize
 FORMATTED = find engine kernels baselines tests -name '*.h' -o -name '*.cc' -o -name '*.cu' \
               -o -name '*.cuh'
 check-format:  ## clang-format in dry-run mode, and no line over 100 columns
+	@$(SETUP) --no-python --format
 	@command -v clang-format >/dev/null || { \
 	  echo 'check-format: clang-format not found; packages: clang-format (Debian, conda-forge),' \
 	       'clang-tools-extra (Fedora)' >&2; exit 1; }

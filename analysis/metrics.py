@@ -6,17 +6,15 @@ files: /requests, /replicas and /series.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import numpy as np
 
 from analysis import service, slo_limits, steps
-
-if TYPE_CHECKING:
-    from analysis.results import Results
+from analysis.point import Points
 
 
-def queueing_by_replica(results: Results, index: int) -> tuple[np.ndarray, np.ndarray]:
+def queueing_by_replica(results: Points, index: int) -> tuple[np.ndarray, np.ndarray]:
     """By replica: mean queueing delay (s), and its share of the latency (%), both over finished
     requests; NaN for a replica without any."""
     point = results.point(index)
@@ -33,7 +31,7 @@ def queueing_by_replica(results: Results, index: int) -> tuple[np.ndarray, np.nd
         return waited / total, 100 * waited / spent
 
 
-def sm_by_replica(results: Results, index: int) -> np.ndarray:
+def sm_by_replica(results: Points, index: int) -> np.ndarray:
     """Share of the run in which a replica's device executes kernels, in percent: step time less
     the host's part, which the device waits for."""
     point = results.point(index)
@@ -41,7 +39,7 @@ def sm_by_replica(results: Results, index: int) -> np.ndarray:
     return 100 * working_ns / 1e9 / float(results.metric("duration_s")[index])
 
 
-def memory_over_time(results: Results, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def memory_over_time(results: Points, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Per bin of /series: its start (s), replica, and device memory in use (%): weights, KV and
     adapters, which take KV blocks."""
     point = results.point(index)
@@ -52,7 +50,7 @@ def memory_over_time(results: Results, index: int) -> tuple[np.ndarray, np.ndarr
     return point.read("series/start") / 1e9, replica, 100 * used / size[replica]
 
 
-def memory_by_replica(results: Results, index: int) -> np.ndarray:
+def memory_by_replica(results: Points, index: int) -> np.ndarray:
     """Mean over the bins in which a replica had a step, in percent; NaN without any."""
     _, replica, percent = memory_over_time(results, index)
     count = len(results.point(index).read("replicas/busy"))
@@ -60,7 +58,7 @@ def memory_by_replica(results: Results, index: int) -> np.ndarray:
         return (np.bincount(replica, percent, count) / np.bincount(replica, minlength=count))
 
 
-def overhead_shares(results: Results, index: int) -> tuple[float, float, float]:
+def overhead_shares(results: Points, index: int) -> tuple[float, float, float]:
     """ILP solving, switching and inference in percent of their sum. Switching and inference are
     means over the replicas, which work at the same time; the solver counts once."""
     replicas = len(results.point(index).read("replicas/busy"))
@@ -71,13 +69,13 @@ def overhead_shares(results: Results, index: int) -> tuple[float, float, float]:
     return tuple(100 * parts / total) if total > 0 else (float("nan"),) * 3
 
 
-def is_solver_charged(results: Results) -> bool:
+def is_solver_charged(results: Points) -> bool:
     """Whether migration was decided at all, or its solver's time was charged."""
     return bool(results.metric("solver_time_s").sum() > 0
                 or not results.metric("rebalances").sum() > 0)
 
 
-def threshold_changes(results: Results, index: int) -> float:
+def threshold_changes(results: Points, index: int) -> float:
     """How often alpha_switch or beta_switch took another value, all replicas."""
     point = results.point(index)
     changes = 0
@@ -88,7 +86,7 @@ def threshold_changes(results: Results, index: int) -> float:
     return float(changes)
 
 
-def arrival_dispersion(results: Results, index: int, bin_s: float) -> float:
+def arrival_dispersion(results: Points, index: int, bin_s: float) -> float:
     """Variance over mean of the arrivals per bin; 1 for a Poisson process of constant rate."""
     times_s = results.point(index).read("requests/scheduled") / 1e9
     if times_s.size == 0:
@@ -103,39 +101,39 @@ def max_over_min(values: np.ndarray) -> float:
     return float(np.max(values)) / least if np.isfinite(least) and least > 0 else float("nan")
 
 
-def _each(value_of: Callable[[Results, int], float]) -> Callable[[Results], np.ndarray]:
+def _each(value_of: Callable[[Points, int], float]) -> Callable[[Points], np.ndarray]:
     return lambda results: np.array([value_of(results, index)
                                      for index in range(len(results.columns["key"]))])
 
 
-def _over(above: str, below: str, scale: float = 1) -> Callable[[Results], np.ndarray]:
-    def ratio(results: Results) -> np.ndarray:
+def _over(above: str, below: str, scale: float = 1) -> Callable[[Points], np.ndarray]:
+    def ratio(results: Points) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):
             return scale * results.metric(above) / results.metric(below)
     return ratio
 
 
 def _if_solver_charged(
-        values_of: Callable[[Results], np.ndarray]) -> Callable[[Results], np.ndarray]:
+        values_of: Callable[[Points], np.ndarray]) -> Callable[[Points], np.ndarray]:
     """NaN for results whose solver took no time although it decided: there is nothing to say."""
     return lambda results: values_of(results) * (1 if is_solver_charged(results) else np.nan)
 
 
-def _queueing_per_token(results: Results) -> np.ndarray:
+def _queueing_per_token(results: Points) -> np.ndarray:
     """Sum of queueing delays over sum of output tokens, as dLoRA's average latency is defined."""
     return (results.metric("queueing_mean_s") * results.metric("latency_per_token_mean_s")
             / results.metric("latency_mean_s"))
 
 
-def _service(name: str) -> Callable[[Results], np.ndarray]:
+def _service(name: str) -> Callable[[Points], np.ndarray]:
     return _each(lambda r, i: service.value(r, i, name))
 
 
-def _of_slo(name: str, limits: slo_limits.Limits) -> Callable[[Results], np.ndarray]:
+def _of_slo(name: str, limits: slo_limits.Limits) -> Callable[[Points], np.ndarray]:
     return _each(lambda r, i: service.slo_value(r, i, name, limits))
 
 
-def with_slo(name: str) -> Callable[[Results], np.ndarray] | None:
+def with_slo(name: str) -> Callable[[Points], np.ndarray] | None:
     """The function of a metric of an SLO, `slo_attainment[ttft=1]`; None for other names. Raises
     ValueError for a bad SLO."""
     metric, bracket, limits = name.removesuffix("]").partition("[")
@@ -144,7 +142,7 @@ def with_slo(name: str) -> Callable[[Results], np.ndarray] | None:
     return _of_slo(metric, slo_limits.parse(limits))
 
 
-DERIVED: dict[str, Callable[[Results], np.ndarray]] = {
+DERIVED: dict[str, Callable[[Points], np.ndarray]] = {
     "queueing_per_token_mean_s": _queueing_per_token,
     "queueing_share_max_over_min": _each(lambda r, i: max_over_min(queueing_by_replica(r, i)[1])),
     "queueing_delay_max_over_min": _each(lambda r, i: max_over_min(queueing_by_replica(r, i)[0])),

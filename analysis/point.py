@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Protocol, Sequence
 
 import h5py
 import numpy as np
@@ -136,3 +136,15 @@ class Point:
             return json.loads(as_text(self.read("context").item()))
         except (ResultsError, ValueError):
             return {}
+
+
+class Points(Protocol):
+    """Several points, as metrics are derived from them; Results is one."""
+
+    columns: dict[str, np.ndarray]
+
+    def point(self, index: int) -> Point:
+        """The point file of a row of the columns."""
+
+    def metric(self, name: str) -> np.ndarray:
+        """A metric of every point; NaN where a point has none."""

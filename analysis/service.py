@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import numpy as np
 
+from analysis.point import Points
 from analysis.slo_limits import Limits
-
-if TYPE_CHECKING:
-    from analysis.results import Results
 
 STARVED = 0.9  # a system, or an adapter, that gets less of its incoming tokens per second starves
 FINISHED, REJECTED = 1, 2  # codes of /requests/status
@@ -51,7 +49,7 @@ class Requests:
         return np.bincount(self.adapter[of], values[of], self.tenants)
 
 
-def requests_of(results: "Results", index: int) -> Requests:
+def requests_of(results: Points, index: int) -> Requests:
     """Those of a point. Points of older results do not say what an unfinished request needs: it
     counts as the mean of the finished ones, or what it got if that is more."""
     point = results.point(index)
@@ -210,7 +208,7 @@ SLO_METRICS: dict[str, Callable[[Requests, Limits], float]] = {
 }
 
 
-def value(results: "Results", index: int, name: str) -> float:
+def value(results: Points, index: int, name: str) -> float:
     """One of METRICS of a point. All are computed when the first is asked for, so that no point's
     requests stay in memory."""
     def all_of_them() -> dict[str, float]:
@@ -219,7 +217,7 @@ def value(results: "Results", index: int, name: str) -> float:
     return results.point(index).once("service", all_of_them)[name]
 
 
-def slo_value(results: "Results", index: int, name: str, limits: Limits) -> float:
+def slo_value(results: Points, index: int, name: str, limits: Limits) -> float:
     """One of SLO_METRICS of a point."""
     def all_of_them() -> dict[str, float]:
         requests = requests_of(results, index)

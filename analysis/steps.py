@@ -1,18 +1,15 @@
 """What a run's steps took, from /steps (`record.steps: true`), and loads that hold them back."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from analysis.results import Results
+from analysis.point import Points
 
 PARTS = ("attention", "collective", "dense", "host", "load_wait", "lora", "swap", "switching")
 _PARTS = [f"steps/parts/{part}" for part in PARTS]
 
 
-def mean_s(results: Results, index: int, prefill: bool) -> float:
+def mean_s(results: Points, index: int, prefill: bool) -> float:
     """Mean time of the steps that compute prompts, or of those that only decode, from plan to end:
     with what they waited for loads, as CaraServe's Figure 11 has it. NaN without any."""
     read = results.point(index).read_several(["steps/prompt_tokens", *_PARTS])
@@ -20,7 +17,7 @@ def mean_s(results: Results, index: int, prefill: bool) -> float:
     return float(np.mean(sum(read.values())[own])) / 1e9 if own.any() else float("nan")
 
 
-def load_mean_s(results: Results, index: int) -> float:
+def load_mean_s(results: Points, index: int) -> float:
     """Mean time from the decision to load an adapter until it is there, from /events; NaN without
     a load."""
     point = results.point(index)
@@ -30,7 +27,7 @@ def load_mean_s(results: Results, index: int) -> float:
     return float(loads.mean()) if loads.size else float("nan")
 
 
-def cold_start_shares(results: Results, index: int) -> np.ndarray:
+def cold_start_shares(results: Points, index: int) -> np.ndarray:
     """Per finished request, the part of its latency in which its replica's step was held back by a
     load, of its own adapter or another's (%): the cold starts that delay it, CaraServe 2.3."""
     read = results.point(index).read_several(
@@ -65,7 +62,7 @@ def overlap(begin: np.ndarray, end: np.ndarray, start: np.ndarray, stop: np.ndar
     return covered_until(end) - covered_until(begin)
 
 
-def cold_start_share(results: Results, index: int) -> float:
+def cold_start_share(results: Points, index: int) -> float:
     """Mean over the finished requests; NaN without any."""
     shares = cold_start_shares(results, index)
     return float(shares.mean()) if shares.size else float("nan")

@@ -12,9 +12,9 @@ experiments/claims.yaml says what each paper claims and how the value is compute
     unsupported      these results cannot have the value
 
 The terminal shows how many verdicts of each kind a paper has, and which differ from those that
-results/verdicts.csv had before it is written anew; with --list or the name of a paper every verdict.
-A spec that has not run is judged only where the claim has no other results. Exit code 2: claims.yaml
-is wrong, or nothing can be written.
+results/verdicts.csv had before it is written anew; with --list or the name of a paper every
+verdict. A spec that has not run is judged only where the claim has no other results. Exit code 2:
+claims.yaml is wrong, or nothing can be written.
 """
 from __future__ import annotations
 
@@ -185,8 +185,8 @@ def table_of(verdicts: list[Verdict]) -> str:
     lines = [f"{'claim':32} {'ours, 95 % CI':24} {'n':>2}  {'published':>12}  verdict"]
     for row in verdicts:
         claim = row.claim
-        lines.append(f"{name_of(claim.id, row.spec_id):32} {value_text(row.estimate):24} {row.estimate.n or '':>2}  "
-                     f"{published_text(claim):>12}  {row.verdict}")
+        lines.append(f"{name_of(claim.id, row.spec_id):32} {value_text(row.estimate):24} "
+                     f"{row.estimate.n or '':>2}  {published_text(claim):>12}  {row.verdict}")
         for text in explanations(row):
             lines += textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="    ")
     counts = [f"{count} {name}" for name, count in counts_of(verdicts).items()]
@@ -225,7 +225,7 @@ def judged_before(path: Path) -> Judged:
 
 
 def changes_of(before: Judged, verdicts: list[Verdict]) -> str:
-    """A line for each verdict that is another than before. Of many, how many changed in which way."""
+    """A line for each verdict that is another than before; of many, how many changed and how."""
     after = {(row.claim.id, row.spec_id): row.verdict for row in verdicts}
     changed = [(name_of(*key), f"{before.get(key, 'absent')} -> {after.get(key, 'absent')}")
                for key in [*after, *(key for key in before if key not in after)]
@@ -280,8 +280,8 @@ def main(arguments: list[str] | None = None) -> int:
         options.results.mkdir(parents=True, exist_ok=True)
         write(path, csv_of(found))
         print(changes)
-        print(f"Each verdict: {shown(path)}, {shown(options.results / 'report.html')} (make report)",
-              flush=True)
+        report = options.results / "report.html"
+        print(f"Each verdict: {shown(path)}, {shown(report)} (make report)", flush=True)
     except ClaimsError as error:
         print(f"verdicts: {error}", file=sys.stderr)
         return 2

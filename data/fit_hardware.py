@@ -1,121 +1,69 @@
 #!/usr/bin/env python3
 """Fits the constants of experiments/base/hardware/*.yaml to measured operator times.
 
-  SERVELAB_DATA=/path/to/data python3 data/fit_hardware.py [device ...]   fit, print errors and YAML
-  ... --golden FILE                                also write model values for the C++ unit test
+  make program
+  SERVELAB_DATA=/path/to/data .venv/bin/python data/fit_hardware.py [device ...]
 
-Devices: a100, h100, h200. Each op's shapes are made unique and sorted; rows of even index are
-fitted, rows of odd index are held out. Only micro-benchmarks of single operators are used (vidur
-and aiconfigurator under SERVELAB_DATA) and CPU time per step (vidur, vllm_lora_h100), never a
-served system's throughput or latency.
+Prints errors and YAML. Devices: a100, h100, h200. Each op's shapes are made unique and sorted; rows
+of even index are fitted, rows of odd index are held out. Only micro-benchmarks of single operators
+are used (vidur and aiconfigurator under SERVELAB_DATA) and CPU time per step (vidur,
+vllm_lora_h100), never a served system's throughput or latency.
 
-The formulas are those of engine/backend/cost/op_cost.cc, term by term: change both, then write
-tests/unit/backend/op_cost_golden.csv again; tests/unit/backend/op_cost_test.cc compares the two.
+The formulas are engine/backend/cost/op_cost.cc's: the program ($SERVELAB, or build/servelab)
+evaluates them, with the data sheet that the device's profile has (engine/calibrate/op_times.h).
 Times here are in microseconds.
 """
 import argparse
 import csv
 import gzip
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
 
-# Data sheets: dense bf16 FLOP/s, memory bytes/s, L2 bytes.
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = os.environ.get('SERVELAB', str(ROOT / 'build/servelab'))
+# The device's name in aiconfigurator's tables, and its profile.
 DEVICES = {
-    'a100': dict(key='a100_sxm', gen='ampere', sms=108, flops=312e12, bw=2039e9, l2=40 * 2**20),
-    'h100': dict(key='h100_sxm', gen='hopper', sms=132, flops=989.4e12, bw=3350e9, l2=50 * 2**20),
-    'h200': dict(key='h200_sxm', gen='hopper', sms=132, flops=989.4e12, bw=4800e9, l2=50 * 2**20),
+    'a100': dict(key='a100_sxm', profile='a100-80g'),
+    'h100': dict(key='h100_sxm', profile='h100-80g'),
+    'h200': dict(key='h200_sxm', profile='h200-141g'),
 }
-TILES = {
-    'ampere': [(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 256),
-               (256, 64), (32, 64), (16, 64), (32, 128)],
-    'hopper': [(128, 256), (256, 128), (128, 128), (64, 256), (256, 64), (64, 128), (128, 64),
-               (64, 64), (16, 64), (32, 64), (16, 128), (64, 32)],
-}
-SPLITS = [1, 2, 3, 4, 6, 8, 16]
-K_STEP, MIN_SPLIT_K, L2_OVER_DRAM, APPEND_HEADS = 64, 128, 2.0, 4
-QUERY_TILE = {'ampere': 64, 'hopper': 128}
 
 
-def gemm(p, dev, m, n, k):
-    bm, bn, s = (np.array(v, float)[None] for v in
-                 zip(*[(t[0], t[1], s) for t in TILES[dev['gen']] for s in SPLITS]))
-    m, n, k = (np.asarray(v, float)[:, None] for v in (m, n, k))
-    waves = np.ceil(np.ceil(m / bm) * np.ceil(n / bn) * s / dev['sms'])
-    kk = np.ceil(k / s / K_STEP) * K_STEP
-    mma = 2 * bm * bn * kk / (dev['flops'] * p['compute_fraction'] / dev['sms']) * 1e6
-    feed = 2 * (bm + bn) * kk / p['sm_feed_bytes_per_s'] * 1e6
-    compute = waves * (np.maximum(mma, feed) + p['wave_us'])
-    compute = compute * (1 + p['throttle'] * compute / (compute + p['throttle_half_us']))
-    memory = 2 * (m * k + n * k + m * n) / (dev['bw'] * p['bandwidth_fraction']) * 1e6
-    partial = p['split_us'] + 4 * m * n * (s + 1) / (L2_OVER_DRAM * dev['bw']) * 1e6
-    partial = np.where(s > 1, partial, 0)
-    time = p['launch_us'] + np.sqrt(np.sqrt(compute**4 + memory**4)) + partial
-    return np.where((s > 1) & (k / s < MIN_SPLIT_K), np.inf, time).min(1)
+class Evaluator:
+    """An operator's times over given rows, as a function of the constants."""
 
+    def __init__(self, op, dev, rows):
+        profile = ROOT / 'experiments/base/hardware' / (dev['profile'] + '.yaml')
+        self.program = subprocess.Popen([PROGRAM, 'op-times', op, str(profile)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for shape, _ in rows:
+            self.program.stdin.write(','.join(map(str, shape)) + '\n')
+        self.program.stdin.write('\n')
+        self.measured = np.array([us for _, us in rows])
 
-def prefill(p, dev, requests, new, context, heads, kv_heads, head_dim):
-    requests, new, context, heads, kv_heads = (
-        np.asarray(v, float) for v in (requests, new, context, heads, kv_heads))
-    tile_rows = QUERY_TILE[dev['gen']]
-    packs = (dev['gen'] == 'hopper') | (new <= 1)
-    packed = np.where(packs, heads / kv_heads, 1.0)
-    tile_tokens = tile_rows / packed
-    full = requests * new / tile_tokens  # tiles per head; padded ones see the whole context
-    padded = requests * np.ceil(new / tile_tokens) - full
-    last_keys = np.maximum(context + new, p['min_keys'])
-    mean_keys = context + (new + 1) / 2
-    tile_keys = np.maximum(mean_keys + np.minimum(new, tile_tokens) / 2, p['min_keys'])
-    per_key = 4 * head_dim * tile_rows / (dev['flops'] * p['compute_fraction'] / dev['sms']) * 1e6
-    work = heads / packed * ((full + padded) * p['cta_us'] +
-                             per_key * (full * tile_keys + padded * last_keys)) / dev['sms']
-    longest = p['cta_us'] + per_key * last_keys
-    compute = work + p['tail_fraction'] * longest
-    bytes_ = 2 * head_dim * (2 * requests * new * heads + 2 * kv_heads * requests * (context + new))
-    memory = bytes_ / (dev['bw'] * p['bandwidth_fraction']) * 1e6
-    tokens = requests * new
-    append = np.maximum(tokens * np.minimum(kv_heads, APPEND_HEADS) * p['append_ns'] * 1e-3,
-                        tokens * kv_heads * 8 * head_dim / dev['bw'] * 1e6)
-    return p['launch_us'] + np.sqrt(compute**2 + memory**2) + append
+    def __call__(self, constants):
+        """The rows' times; infinite where the constants are none that a profile may have."""
+        text = ', '.join('%s: %r' % item for item in constants.items())
+        self.program.stdin.write('{%s}\n' % text)
+        self.program.stdin.flush()
+        answer = self.program.stdout.readline()
+        if answer.startswith('refused: '):
+            return np.full(len(self.measured), np.inf)
+        times = np.fromstring(answer, sep=' ')
+        if len(times) != len(self.measured):
+            sys.exit('%s answers %r' % (' '.join(self.program.args), answer[:200]))
+        return times
 
+    def __enter__(self):
+        return self
 
-def decode(p, dev, requests, keys, heads, kv_heads, head_dim, warm=True):
-    requests, keys, heads, kv_heads = (
-        np.asarray(v, float) for v in (requests, keys, heads, kv_heads))
-    group = heads / kv_heads
-    ctas = requests * kv_heads
-    split = np.clip(dev['sms'] / ctas, 1, np.maximum(1, keys / p['split_keys']))
-    if dev['gen'] == 'ampere':
-        split = np.where(group > 1, split, 1.0)
-    waves = np.ceil(ctas * split / dev['sms'] - 1e-9)
-    overhead = waves * (p['cta_us'] + p['row_us'] * group)
-    stream = waves * keys / split * 4 * head_dim / p['stream_bytes_per_s'] * 1e6
-    bytes_ = ctas * keys * 4 * head_dim
-    memory = bytes_ / (dev['bw'] * p['bandwidth_fraction']) * 1e6
-    if warm:
-        hit = np.clip((1.3 - bytes_ / dev['l2']) / 0.5, 0, 1)
-        memory = memory * (1 - hit + hit / p['l2_speedup'])
-    memory = np.maximum(memory, stream)
-    body = np.maximum(overhead, memory) + p['serial_fraction'] * np.minimum(overhead, memory)
-    combine = p['combine_us'] * np.clip(split - 1, 0, 1)
-    return p['launch_us'] + body + combine + requests * p['request_ns'] * 1e-3
-
-
-def all_reduce(p, dev, gpus, bytes_):
-    gpus, bytes_ = np.asarray(gpus, float), np.asarray(bytes_, float)
-    share = 2 * (gpus - 1) / gpus * bytes_
-    base = p['direct_us'] + p['direct_peer_us'] * gpus
-    one = base + (gpus - 1) * bytes_ / p['direct_bytes_per_s'] * 1e6
-    two = base + p['two_shot_us'] + share / p['direct_bytes_per_s'] * 1e6
-    ring = p['ring_us'] + p['ring_peer_us'] * gpus + share / p['ring_bytes_per_s'] * 1e6
-    direct = np.where(bytes_ <= p['direct_limit_bytes'], np.minimum(one, two), np.inf)
-    return np.minimum(direct, ring)
-
-
-def elementwise(p, dev, bytes_):
-    return p['launch_us'] + np.asarray(bytes_, float) / (dev['bw'] * p['bandwidth_fraction']) * 1e6
+    def __exit__(self, *_):
+        self.program.communicate()
 
 
 # Start values of each op; names ending in _fraction are kept within (0, 1].
@@ -147,15 +95,16 @@ def clean(names, theta):
     return values
 
 
-def fit(op, dev, shapes, measured, evaluate):
+def fit(op, evaluate):
     """Median-seeking robust fit: mean absolute log error plus a third of its root mean square."""
     names = list(START[op])
     fixed = {'direct_limit_bytes': 2 * 2**20} if op == 'all_reduce' else {}
+    measured = evaluate.measured
     weight = np.where(measured > 20, 1, .3) if op in ('gemm', 'prefill', 'decode') else 1.0
     log_measured = np.log(measured)
 
     def loss(theta):
-        error = np.log(evaluate({**clean(names, theta), **fixed}, dev, *shapes)) - log_measured
+        error = np.log(evaluate({**clean(names, theta), **fixed})) - log_measured
         return (np.mean(weight * np.sqrt(error**2 + .02**2)) +
                 .3 * np.sqrt(np.mean(weight * error**2)))
 
@@ -225,50 +174,34 @@ def measured_rows(op, dev):
     return unique_sorted(rows)
 
 
-EVALUATE = dict(gemm=gemm, prefill=prefill, decode=decode, all_reduce=all_reduce,
-                elementwise=elementwise)
-
-
-def columns(rows):
-    return [np.array(c, float) for c in zip(*[shape for shape, _ in rows])]
-
-
 def report(op, name, dev, constants, rows, label):
     floor = FLOOR_US[op]
     rows = [r for r in rows if r[1] > floor and (op not in ('prefill', 'decode') or r[0][0] <= 256)]
-    measured = np.array([us for _, us in rows])
-    error = np.abs(EVALUATE[op](constants, dev, *columns(rows)) - measured) / measured
+    with Evaluator(op, dev, rows) as evaluate:
+        error = np.abs(evaluate(constants) - evaluate.measured) / evaluate.measured
     median, p90 = np.median(error) * 100, np.percentile(error, 90) * 100
     print('%-5s %-12s %-8s rows %6d  median %5.1f %%  P90 %5.1f %%' %
           (name, op, label, len(rows), median, p90))
     return median, p90
 
 
-def fit_device(name, golden):
+def fit_device(name):
     dev, text = DEVICES[name], []
     for op in START:
-        source = dev
         if op == 'elementwise' and name == 'h200':
             continue  # vidur has no H200: the profile takes the H100's
-        rows = measured_rows(op, source)
+        rows = measured_rows(op, dev)
         fit_rows, held_out = rows[::2], rows[1::2]
         used = [r for r in fit_rows if r[1] > .6 * FLOOR_US[op] and
                 (op != 'decode' or r[0][0] <= 512)]
         if len(used) > 2500:  # every n-th row: keeps the fit under a minute
             used = used[::-(-len(used) // 2500)]
-        constants = fit(op, dev, columns(used), np.array([us for _, us in used]), EVALUATE[op])
+        with Evaluator(op, dev, used) as evaluate:
+            constants = fit(op, evaluate)
         report(op, name, dev, constants, fit_rows, 'fit')
         median, p90 = report(op, name, dev, constants, held_out, 'held-out')
         text.append('%s:  # held-out error: median %.1f %%, P90 %.1f %%' % (op, median, p90))
         text += ['  %s: %.10g' % item for item in constants.items()]
-        if golden is not None:
-            step = max(1, len(held_out) // 12)
-            picked = [shape for shape, _ in held_out[::step]]
-            if op == 'prefill':  # no benchmark has earlier context: compare the two codes only
-                picked += [(1, 512, 2048, 32, 8, 128), (3, 100, 7000, 32, 32, 128)]
-            times = EVALUATE[op](constants, dev, *columns([(s, 0) for s in picked]))
-            for shape, us in zip(picked, times):
-                golden.append([name, op, '%.9g' % us] + [str(v) for v in shape])
     print('\n# %s\n%s\n' % (name, '\n'.join(text)))
 
 
@@ -307,21 +240,14 @@ def host_overheads():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('devices', nargs='*', default=[])
-    parser.add_argument('--golden')
     arguments = parser.parse_args()
     if 'SERVELAB_DATA' not in os.environ:
         sys.exit('set SERVELAB_DATA to the folder with vidur/ and aiconfigurator/')
-    golden = [] if arguments.golden else None
     for name in arguments.devices or list(DEVICES):
         if name not in DEVICES:
             sys.exit("unknown device '%s'; known: %s" % (name, ', '.join(DEVICES)))
-        fit_device(name, golden)
+        fit_device(name)
     host_overheads()
-    if golden is not None:
-        with open(arguments.golden, 'w', newline='') as f:
-            writer = csv.writer(f, lineterminator='\n')
-            writer.writerow(['device', 'op', 'us', 'shape'])
-            writer.writerows(golden)
 
 
 if __name__ == '__main__':

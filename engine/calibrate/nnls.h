@@ -1,5 +1,7 @@
 // Least squares with coefficients that are not negative: physical costs, so that a fitted model
-// never gains from more work.
+// never gains from more work. Our own: `servelab calibrate` runs on machines without SciPy
+// (tests/gpu/bundle.sh), Debian 12's Eigen has no NNLS, and on Eigen's matrices this is 46 lines of
+// 132 shorter, but compiles in 4.8 s in place of 0.5 s.
 #ifndef SERVELAB_CALIBRATE_NNLS_H_
 #define SERVELAB_CALIBRATE_NNLS_H_
 

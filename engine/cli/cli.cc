@@ -265,7 +265,6 @@ int dispatch(const Commands& c, Arguments& arguments) {
   }
   if (c.check->parsed()) return check_command(arguments);
   if (c.doctor->parsed()) {
-    arguments.doctor.experiments = arguments.experiments;
     arguments.doctor.data = arguments.data;
     return doctor_command(arguments.doctor);
   }
@@ -275,6 +274,10 @@ int dispatch(const Commands& c, Arguments& arguments) {
     arguments.calibrate.experiments = arguments.experiments;
     arguments.calibrate.stop = &stop_signal;
     calibrate(arguments.calibrate);
+    return kOk;
+  }
+  if (c.op_times->parsed()) {
+    answer_op_times(arguments.op_times, std::cin, std::cout);
     return kOk;
   }
   if (c.adapters->parsed()) return adapters_command(arguments.adapters);

@@ -51,16 +51,18 @@ void check_extras(const CLI::App& app, const CLI::App* command) {
                   suggest(extras.front(), commands));
 }
 
+void add_data(CLI::App* command, Arguments* arguments) {
+  command->add_option("--data", arguments->data,
+                      "folder of the real traces; default: $SERVELAB_DATA, else none");
+}
+
 void add_common(CLI::App* command, Arguments* arguments, bool takes_data) {
   command->allow_extras();
   command
       ->add_option("--experiments", arguments->experiments,
                    "where specs and their shared files are")
       ->capture_default_str();
-  if (takes_data) {
-    command->add_option("--data", arguments->data,
-                        "folder of the real traces; default: $SERVELAB_DATA, else none");
-  }
+  if (takes_data) add_data(command, arguments);
 }
 
 void check_experiments(const CLI::App& command, const Arguments& arguments) {
@@ -132,6 +134,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   declare_python_verbs(app);
   c.calibrate = declare_calibrate(app, &arguments->calibrate);
   add_common(c.calibrate, arguments, false);
+  c.op_times = declare_op_times(app, &arguments->op_times);
   c.validate = app->add_subcommand(
       "validate", "run specs on the engine and on the twin; their distance by load regime");
   add_common(c.validate, arguments, true);
@@ -159,7 +162,8 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.spec->allow_extras();
   c.spec->add_flag("--schema", arguments->schema, "as a JSON Schema");
   c.doctor = declare_doctor(app, &arguments->doctor);
-  add_common(c.doctor, arguments, true);
+  c.doctor->allow_extras();
+  add_data(c.doctor, arguments);
   c.version = app->add_subcommand("version", "print versions and the build id");
   c.version->allow_extras();
   return c;

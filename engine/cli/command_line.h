@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/calibrate/calibrate.h"
+#include "engine/calibrate/op_times.h"
 #include "engine/calibrate/validate.h"
 #include "engine/cli/adapters_cli.h"
 #include "engine/cli/doctor/doctor_cli.h"
@@ -30,6 +31,7 @@ struct Arguments {
   GenerateOptions generate;
   AdaptersArguments adapters;
   CalibrateOptions calibrate;
+  OpTimesOptions op_times;
   DoctorOptions doctor;
   ValidateOptions validate;
   bool quick = false;
@@ -47,6 +49,7 @@ struct Commands {
   CLI::App* generate;
   CLI::App* adapters;
   CLI::App* calibrate;
+  CLI::App* op_times;
   CLI::App* doctor;
   CLI::App* validate;
   CLI::App* check;

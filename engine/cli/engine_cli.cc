@@ -50,4 +50,14 @@ CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate) {
   return command;
 }
 
+CLI::App* declare_op_times(CLI::App* app, OpTimesOptions* options) {
+  CLI::App* command = app->add_subcommand(
+      "op-times", "the cost model's times of shapes on stdin, for data/fit_hardware.py");
+  command->group("");
+  command->allow_extras();
+  command->add_option("OP", options->op, "a section of a hardware profile")->required();
+  command->add_option("PROFILE", options->profile, "a hardware profile's file")->required();
+  return command;
+}
+
 }  // namespace servelab

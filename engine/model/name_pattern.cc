@@ -1,8 +1,12 @@
 #include "engine/model/name_pattern.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
 #include <algorithm>
 #include <cctype>
-#include <optional>
+#include <cstdint>
+#include <iterator>
 
 #include "engine/core/check.h"
 
@@ -10,355 +14,209 @@ namespace servelab {
 namespace {
 
 constexpr std::size_t kLongestPattern = 2000;
-constexpr int kDeepest = 50;
-constexpr int kMostRepeats = 1000;
+constexpr std::uint32_t kDeepest = 50;  // groups inside each other
+constexpr std::size_t kMostDigits = 3;  // of a number of repetitions
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+// Of one match. Patterns in use take tens of steps.
+constexpr std::uint32_t kMostSteps = 200'000;
+constexpr std::uint32_t kMostDepth = 50'000;
+constexpr std::uint32_t kMostKibibytes = 16 * 1024;
 
-std::bitset<256> single(char c) { return std::bitset<256>().set(static_cast<unsigned char>(c)); }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_one_of(std::string_view set, char c) { return set.find(c) != std::string_view::npos; }
 
-// \d, \w, \s and their complements, for ASCII.
-std::optional<std::bitset<256>> named_class(char name) {
-  std::bitset<256> set;
-  for (int c = 0; c < 128; ++c) {
-    switch (std::tolower(static_cast<unsigned char>(name))) {
-      case 'd':
-        set[static_cast<std::size_t>(c)] = std::isdigit(c) != 0;
-        break;
-      case 'w':
-        set[static_cast<std::size_t>(c)] = is_word(static_cast<char>(c));
-        break;
-      case 's':
-        set[static_cast<std::size_t>(c)] = std::isspace(c) != 0;
-        break;
-      default:
-        return std::nullopt;
-    }
-  }
-  return std::isupper(static_cast<unsigned char>(name)) != 0 ? ~set : set;
-}
-
-}  // namespace
-
-class NamePatternParser {
+// From Python's syntax to the same in PCRE2's; refuses what the two read differently. Whether the
+// rest is a regular expression, PCRE2 says.
+class Translation {
  public:
-  using Node = NamePattern::Node;
-  using Kind = NamePattern::Kind;
+  Translation(const std::string& text, const std::string& subject)
+      : text_(text), subject_(subject) {}
 
-  NamePatternParser(const std::string& text, const std::string& where, std::vector<Node>* nodes)
-      : text_(text), where_(where), nodes_(*nodes) {}
-
-  std::size_t parse() {
+  std::string pcre2() {
     if (text_.size() > kLongestPattern) fail("is too long");
-    for (const char c : text_) {
-      if (static_cast<unsigned char>(c) > 127) fail("has a character that is not ASCII");
+    while (more()) {
+      const char c = next();
+      switch (c) {
+        case '\\':
+          escape();
+          break;
+        case '[':
+          character_class();
+          break;
+        case '(':
+          group();
+          break;
+        case '*':
+        case '+':
+        case '?':
+          repetition(std::string(1, c));
+          break;
+        case '{':
+          brace();
+          break;
+        case '^':
+        case '$':
+        case '|':
+          put(std::string(1, c), Last::kNothing);
+          break;
+        default:
+          put(std::string(1, c), Last::kItem);
+      }
     }
-    const std::size_t root = choice(0);
-    if (at_ != text_.size()) fail("has a ')' too many");
-    return root;
+    return out_;
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw SpecError(where_ + ": the pattern '" + text_.substr(0, 80) + "' " + what);
-  }
+  enum class Last { kNothing, kItem, kRepetition };  // nothing that can be repeated
+
+  [[noreturn]] void fail(const std::string& what) const { throw SpecError(subject_ + what); }
   bool more() const { return at_ < text_.size(); }
+  char next() {
+    if (!more()) fail("ends too early");
+    const char c = text_[at_++];
+    if (static_cast<unsigned char>(c) > 127) fail("has a character that is not ASCII");
+    return c;
+  }
   bool take(std::string_view token) {
     if (std::string_view(text_).substr(at_, token.size()) != token) return false;
     at_ += token.size();
     return true;
   }
-  char next() {
-    if (!more()) fail("ends too early");
-    return text_[at_++];
-  }
-  std::size_t add(Node node) {
-    nodes_.push_back(std::move(node));
-    return nodes_.size() - 1;
-  }
-  std::size_t add_class(const std::bitset<256>& accepts) {
-    Node node;
-    node.kind = Kind::kClass;
-    node.accepts = accepts;
-    return add(std::move(node));
-  }
-  std::size_t add_parent(Kind kind, std::vector<std::size_t> children) {
-    Node node;
-    node.kind = kind;
-    node.children = std::move(children);
-    return add(std::move(node));
+  void put(std::string_view text, Last last) {
+    out_ += text;
+    last_ = last;
   }
 
-  std::size_t choice(int depth) {
-    if (depth > kDeepest) fail("is nested too deeply");
-    std::vector<std::size_t> branches = {sequence(depth)};
-    while (take("|")) branches.push_back(sequence(depth));
-    return branches.size() == 1 ? branches[0] : add_parent(Kind::kChoice, std::move(branches));
-  }
-
-  std::size_t sequence(int depth) {
-    std::vector<std::size_t> parts;
-    while (more() && text_[at_] != '|' && text_[at_] != ')') {
-      parts.push_back(repeated(atom(depth)));
-    }
-    return parts.size() == 1 ? parts[0] : add_parent(Kind::kSequence, std::move(parts));
-  }
-
-  std::size_t atom(int depth) {
+  void escape() {
     const char c = next();
-    switch (c) {
-      case '(':
-        return group(depth);
-      case '[':
-        return add_class(character_class());
-      case '.':
-        return add_class(~single('\n'));
-      case '^':
-        return add_parent(Kind::kStart, {});
-      case '$':
-        return add_parent(Kind::kEnd, {});
-      case '\\':
-        return escape();
-      case '*':
-      case '+':
-      case '?':
-        fail("has nothing to repeat before '" + std::string(1, c) + "'");
-      default:
-        return add_class(single(c));
-    }
-  }
-
-  std::size_t group(int depth) {
-    Kind kind = Kind::kSequence;
-    if (take("?=")) {
-      kind = Kind::kAhead;
-    } else if (take("?!")) {
-      kind = Kind::kNotAhead;
-    } else if (take("?P<")) {
-      while (next() != '>') {
-        if (!is_word(text_[at_ - 1])) fail("has a bad group name");
-      }
-    } else if (!take("?:") && take("?")) {
-      fail("uses '(?" + std::string(more() ? 1 : 0, more() ? text_[at_] : ' ') +
-           "', which servelab does not read; it reads groups, (?:, (?P<name>, (?= and (?!");
-    }
-    const std::size_t inside = choice(depth + 1);
-    if (!take(")")) fail("has a '(' without ')'");
-    return kind == Kind::kSequence ? inside : add_parent(kind, {inside});
-  }
-
-  std::size_t escape() {
-    const char c = next();
-    if (c == 'A') return add_parent(Kind::kStart, {});
-    if (c == 'Z') return add_parent(Kind::kEnd, {});
-    if (c == 'b') return add_parent(Kind::kBoundary, {});
-    if (c == 'B') return add_parent(Kind::kNotBoundary, {});
-    return add_class(escaped(c));
-  }
-
-  std::bitset<256> escaped(char c) const {
-    if (const auto set = named_class(c)) return *set;
-    if (c == 't') return single('\t');
-    if (c == 'n') return single('\n');
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 && !is_one_of("AbBdDsStnwW", c)) {
       fail("uses '\\" + std::string(1, c) + "', which servelab does not read");
     }
-    return single(c);
+    put(std::string{'\\', c}, is_one_of("AbB", c) ? Last::kNothing : Last::kItem);
   }
 
-  std::bitset<256> character_class() {
-    const bool negated = take("^");
-    std::bitset<256> set;
-    for (bool first = true; first || text_.compare(at_, 1, "]") != 0; first = false) {
-      const char low = next();
-      if (low == '\\') {
-        set |= escaped(next());
-        continue;
+  void character_class() {
+    put("[", Last::kNothing);
+    if (take("^")) out_ += '^';
+    for (bool first = true;; first = false) {
+      const char c = next();
+      if (c == '\\') {
+        escape();
+      } else {
+        out_ += c == '[' ? "\\[" : std::string(1, c);
       }
-      set |= single(low);
-      if (at_ + 1 >= text_.size() || text_[at_] != '-' || text_[at_ + 1] == ']') continue;
-      ++at_;
-      const char high = next();
-      if (high == '\\' || high < low) fail("has a bad range in a class");
-      for (int c = low; c <= high; ++c) set.set(static_cast<std::size_t>(c));
+      if (c == ']' && !first) break;
     }
-    ++at_;  // the ']'
-    return negated ? ~set : set;
+    last_ = Last::kItem;
   }
 
-  // {m}, {m,}, {,n} or {m,n}; anything else after '{' is literal text, as in Python.
-  bool counts(int* least, int* most) {
-    const std::size_t close = text_.find('}', at_);
-    if (close == std::string::npos) return false;
-    const std::string inside = text_.substr(at_, close - at_);
-    const std::size_t comma = inside.find(',');
-    const auto number = [&](const std::string& digits, int empty) {
-      if (digits.empty()) return empty;
-      if (digits.size() > 4 || std::stoi(digits) > kMostRepeats) fail("repeats too often");
-      return std::stoi(digits);
-    };
-    const bool numeric = std::all_of(inside.begin(), inside.end(),
-                                     [](char c) { return (c >= '0' && c <= '9') || c == ','; });
-    if (!numeric || inside.empty() || std::count(inside.begin(), inside.end(), ',') > 1) {
-      return false;
-    }
-    *least = number(inside.substr(0, comma), 0);
-    *most = comma == std::string::npos ? *least : number(inside.substr(comma + 1), -1);
-    if (*most >= 0 && *most < *least) fail("repeats at most fewer times than at least");
-    at_ = close + 1;
-    return true;
-  }
-
-  bool quantifier(int* least, int* most) {
-    *least = 0;
-    *most = -1;
-    if (take("*")) return true;
-    if (take("+")) {
-      *least = 1;
-      return true;
+  void group() {
+    for (const std::string_view start : {"?:", "?=", "?!", "?P<"}) {
+      if (!take(start)) continue;
+      put("(" + std::string(start), Last::kNothing);
+      return;
     }
     if (take("?")) {
-      *most = 1;
-      return true;
+      fail("uses '(?" + (more() ? std::string(1, next()) : "") +
+           "', which servelab does not read; it reads groups, (?:, (?P<name>, (?= and (?!");
     }
-    if (!take("{")) return false;
-    if (counts(least, most)) return true;
-    --at_;
-    return false;
+    put("(", Last::kNothing);
   }
 
-  std::size_t repeated(std::size_t what) {
-    Node node;
-    node.kind = Kind::kRepeat;
-    node.children = {what};
-    if (!quantifier(&node.least, &node.most)) return what;
-    take("?");  // lazy: the same names match
-    const std::size_t before = at_;
-    int least = 0;
-    int most = 0;
-    if (quantifier(&least, &most)) {
-      at_ = before;
+  // {m}, {m,}, {,n} or {m,n}; anything else is literal text.
+  void brace() {
+    const std::size_t begin = at_;
+    const auto digits = [&] {
+      const std::size_t from = at_;
+      while (more() && is_digit(text_[at_])) ++at_;
+      return text_.substr(from, at_ - from);
+    };
+    const std::string least = digits();
+    const bool is_range = take(",");
+    const std::string most = is_range ? digits() : "";
+    if (!take("}") || (least.empty() && !is_range)) {
+      at_ = begin;
+      put("\\{", Last::kItem);
+      return;
+    }
+    if (std::max(least.size(), most.size()) > kMostDigits) fail("repeats too often");
+    repetition("{" + (least.empty() ? "0" : least) + (is_range ? "," : "") + most + "}");
+  }
+
+  void repetition(const std::string& times) {
+    if (last_ == Last::kNothing) fail("has nothing to repeat before '" + times + "'");
+    if (last_ == Last::kRepetition || (more() && text_[at_] == '+')) {
       fail("repeats a repetition, such as 'a**' or the possessive 'a*+'");
     }
-    return add(std::move(node));
+    put(times, Last::kRepetition);
+    if (take("?")) out_ += '?';  // lazy
   }
 
   const std::string& text_;
-  const std::string& where_;
-  std::vector<Node>& nodes_;
+  const std::string& subject_;
+  std::string out_;
   std::size_t at_ = 0;
+  Last last_ = Last::kNothing;
 };
 
-// All ends of a match from each start, computed once for each node and start.
-class NamePatternMatch {
- public:
-  using Ends = std::bitset<NamePattern::kLongestName + 1>;
-
-  NamePatternMatch(const NamePattern& pattern, std::string_view name)
-      : nodes_(pattern.nodes_), name_(name), known_(nodes_.size()) {}
-
-  Ends ends(std::size_t node, std::size_t start) {
-    std::vector<std::optional<Ends>>& known = known_[node];
-    if (known.empty()) known.resize(name_.size() + 1);
-    if (!known[start]) {
-      const Ends found = find(nodes_[node], start);
-      known[start] = found;
-    }
-    return *known[start];
-  }
-
- private:
-  using Node = NamePattern::Node;
-  using Kind = NamePattern::Kind;
-
-  Ends each(std::size_t node, const Ends& starts) {
-    Ends all;
-    for (std::size_t i = 0; i <= name_.size(); ++i) {
-      if (starts[i]) all |= ends(node, i);
-    }
-    return all;
-  }
-
-  bool at_boundary(std::size_t at) const {
-    const bool before = at > 0 && is_word(name_[at - 1]);
-    const bool after = at < name_.size() && is_word(name_[at]);
-    return before != after;
-  }
-
-  Ends repeat(const Node& node, std::size_t start) {
-    Ends now;
-    now.set(start);
-    // A round never moves an end back, so the rounds reach a fixed point within the name's length.
-    for (int i = 0; i < node.least; ++i) {
-      const Ends after = each(node.children[0], now);
-      if (after == now) break;
-      now = after;
-    }
-    Ends all = now;
-    for (int i = node.least; node.most < 0 || i < node.most; ++i) {
-      now = each(node.children[0], now) & ~all;
-      if (now.none()) break;
-      all |= now;
-    }
-    return all;
-  }
-
-  Ends find(const Node& node, std::size_t start) {
-    Ends here;
-    here.set(start);
-    const auto here_if = [&](bool holds) { return holds ? here : Ends(); };
-    switch (node.kind) {
-      case Kind::kClass:
-        if (start == name_.size()) return {};
-        return node.accepts[static_cast<unsigned char>(name_[start])] ? here << 1 : Ends();
-      case Kind::kStart:
-        return here_if(start == 0);
-      case Kind::kEnd:
-        return here_if(start == name_.size());
-      case Kind::kBoundary:
-        return here_if(at_boundary(start));
-      case Kind::kNotBoundary:
-        return here_if(!at_boundary(start));
-      case Kind::kAhead:
-        return here_if(ends(node.children[0], start).any());
-      case Kind::kNotAhead:
-        return here_if(ends(node.children[0], start).none());
-      case Kind::kRepeat:
-        return repeat(node, start);
-      case Kind::kSequence:
-        for (const std::size_t child : node.children) here = each(child, here);
-        return here;
-      case Kind::kChoice: {
-        Ends all;
-        for (const std::size_t child : node.children) all |= ends(child, start);
-        return all;
-      }
-    }
-    return {};
-  }
-
-  const std::vector<Node>& nodes_;
-  std::string_view name_;
-  std::vector<std::vector<std::optional<Ends>>> known_;
+template <class T, void (*kFree)(T*)>
+struct Free {
+  void operator()(T* what) const { kFree(what); }
 };
+template <class T, void (*kFree)(T*)>
+using Owned = std::unique_ptr<T, Free<T, kFree>>;
 
-NamePattern::NamePattern(std::string pattern, const std::string& where) {
-  root_ = NamePatternParser(pattern, where, &nodes_).parse();
+std::string text_of(int error) {
+  PCRE2_UCHAR text[256] = {};
+  pcre2_get_error_message(error, text, std::size(text));
+  return reinterpret_cast<const char*>(text);
 }
 
-bool NamePattern::matches(std::string_view name) const {
+PCRE2_SPTR units_of(std::string_view text) {
+  return reinterpret_cast<PCRE2_SPTR>(text.data() != nullptr ? text.data() : "");
+}
+
+}  // namespace
+
+NamePattern::NamePattern(const std::string& pattern, const std::string& where)
+    : subject_(where + ": the pattern '" + pattern.substr(0, 80) + "' ") {
+  const std::string text = Translation(pattern, subject_).pcre2();
+  whole_ = compile(text, PCRE2_ENDANCHORED, kDeepest);
+  tail_ = compile("(?:.*\\.)?(?:" + text + ")$", 0, kDeepest + 1);
+}
+
+NamePattern::Code NamePattern::compile(const std::string& text, std::uint32_t options,
+                                       std::uint32_t deepest) const {
+  const Owned<pcre2_compile_context, pcre2_compile_context_free> context(
+      pcre2_compile_context_create(nullptr));
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // the one that Python's . and $ know
+  pcre2_set_parens_nest_limit(context.get(), deepest);
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  pcre2_code* code =
+      pcre2_compile(units_of(text), text.size(), options | PCRE2_ANCHORED | PCRE2_NO_AUTO_CAPTURE,
+                    &error, &at, context.get());
+  if (code == nullptr) throw SpecError(subject_ + "cannot be read: " + text_of(error));
+  return {code, pcre2_code_free};
+}
+
+bool NamePattern::run(const Code& code, std::string_view name) const {
   if (name.size() > kLongestName) return false;
-  return NamePatternMatch(*this, name).ends(root_, 0)[name.size()];
+  const Owned<pcre2_match_context, pcre2_match_context_free> context(
+      pcre2_match_context_create(nullptr));
+  pcre2_set_match_limit(context.get(), kMostSteps);
+  pcre2_set_depth_limit(context.get(), kMostDepth);
+  pcre2_set_heap_limit(context.get(), kMostKibibytes);
+  const Owned<pcre2_match_data, pcre2_match_data_free> found(pcre2_match_data_create(1, nullptr));
+  const int result =
+      pcre2_match(code.get(), units_of(name), name.size(), 0, 0, found.get(), context.get());
+  if (result >= 0) return true;
+  if (result == PCRE2_ERROR_NOMATCH) return false;
+  throw SpecError(subject_ + "takes too long for '" + std::string(name) + "': " + text_of(result));
 }
 
-bool NamePattern::matches_tail(std::string_view name) const {
-  if (name.size() > kLongestName) return false;
-  NamePatternMatch match(*this, name);
-  for (std::size_t start = 0; start <= name.size(); ++start) {
-    if (start > 0 && name[start - 1] != '.') continue;
-    if (match.ends(root_, start)[name.size()]) return true;
-  }
-  return false;
-}
+bool NamePattern::matches(std::string_view name) const { return run(whole_, name); }
+
+bool NamePattern::matches_tail(std::string_view name) const { return run(tail_, name); }
 
 }  // namespace servelab

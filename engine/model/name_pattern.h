@@ -1,56 +1,52 @@
-// Python regular expressions over module names, as PEFT's settings use them. The time to match
-// grows with the pattern's length times the cube of the name's at most, whatever the pattern.
+// Python regular expressions over module names, as PEFT's settings use them, matched by PCRE2. A
+// pattern that takes too long ends in a SpecError after some hundredths of a second.
+//
+// Only what both languages define alike is read: literals, ., classes, groups, (?P<name>, |, greedy
+// and lazy repetition, ^, $, look-ahead, and the escapes \A \b \B \d \D \s \S \t \n \w \W and those
+// of punctuation. Python reads three things otherwise than PCRE2, which is told what it means:
+//   {,n}          up to n times (before PCRE2 10.43: literal text)
+//   { elsewhere   literal text (since PCRE2 10.43 blanks may stand between the braces)
+//   [ in a class  itself ([:alpha:] are those characters)
+// Refused is what only one of them reads, or each in its own way: (?...) of any other kind
+// (look-behind, flags, atomic groups, conditions, comments, back-references by name), (*VERB),
+// possessive and repeated repetition, repeated anchors, and every other escape: back-references,
+// \Z (for PCRE2 also before a last line feed), \Q, \K, \x and the rest. So are patterns that are
+// not ASCII, longer than 2000 characters, or nested more than 50 groups deep. One difference is
+// left: \B matches an empty name, as in Python since 3.14; no module has one.
 #ifndef SERVELAB_MODEL_NAME_PATTERN_H_
 #define SERVELAB_MODEL_NAME_PATTERN_H_
 
-#include <bitset>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
+
+struct pcre2_real_code_8;
 
 namespace servelab {
 
-// Literals, ., classes, escapes, groups, |, greedy and lazy repetition, ^, $, \b and look-ahead.
 class NamePattern {
  public:
   static constexpr std::size_t kLongestName = 255;
 
-  // Throws SpecError, starting with `where`, for what Python refuses and for the rest of its
-  // syntax: look-behind, back-references, flags, possessive and atomic groups.
-  NamePattern(std::string pattern, const std::string& where);
+  // Throws SpecError, starting with `where`, for what is refused.
+  NamePattern(const std::string& pattern, const std::string& where);
 
-  // re.fullmatch(pattern, name). A name longer than kLongestName matches nothing.
-  bool matches(std::string_view name) const;
-  // re.match(rf"(.*\.)?({pattern})$", name)
-  bool matches_tail(std::string_view name) const;
+  // Both throw SpecError, starting with `where`, when finding the answer takes too long. A name
+  // longer than kLongestName matches nothing. Threads may share a pattern.
+  bool matches(std::string_view name) const;       // re.fullmatch(pattern, name)
+  bool matches_tail(std::string_view name) const;  // re.match(rf"(.*\.)?({pattern})$", name)
 
  private:
-  friend class NamePatternParser;
-  friend class NamePatternMatch;
+  using Code = std::shared_ptr<const pcre2_real_code_8>;
 
-  enum class Kind {
-    kClass,
-    kStart,
-    kEnd,
-    kBoundary,
-    kNotBoundary,
-    kAhead,
-    kNotAhead,
-    kSequence,
-    kChoice,
-    kRepeat
-  };
-  struct Node {
-    Kind kind = Kind::kSequence;
-    std::bitset<256> accepts;           // kClass
-    std::vector<std::size_t> children;  // one for kRepeat, kAhead and kNotAhead
-    int least = 0;                      // kRepeat
-    int most = 0;                       // kRepeat; -1: any number
-  };
+  Code compile(const std::string& text, std::uint32_t options, std::uint32_t deepest) const;
+  bool run(const Code& code, std::string_view name) const;
 
-  std::vector<Node> nodes_;
-  std::size_t root_ = 0;
+  std::string subject_;  // of messages: where, and the pattern
+  Code whole_;
+  Code tail_;
 };
 
 }  // namespace servelab

@@ -33,8 +33,9 @@ def test_help_is_the_default_and_lists_every_verb():
 
 
 # Names of files that a shell or make would run a part of.
-HOSTILE = ["a'||touch X;'.tar.zst", "$(touch X).tar.zst", "`touch X`.tar.zst", "$(shell touch X).tar.zst",
-           'a";touch X;".tar.zst', "a b.tar.zst", "a\ntouch X\n.tar.zst", "-x.tar.zst", "$$X.tar.zst"]
+HOSTILE = ["a'||touch X;'.tar.zst", "$(touch X).tar.zst", "`touch X`.tar.zst",
+           "$(shell touch X).tar.zst", 'a";touch X;".tar.zst', "a b.tar.zst",
+           "a\ntouch X\n.tar.zst", "-x.tar.zst", "$$X.tar.zst"]
 
 
 @pytest.fixture

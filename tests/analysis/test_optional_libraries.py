@@ -1,4 +1,4 @@
-"""CMake where every optional library is there and broken: each costs one line, and none the build."""
+"""CMake where every optional library is there and broken: each costs a line, and none the build."""
 from __future__ import annotations
 
 import os

@@ -17,7 +17,7 @@ TOOLS = ["g++", "clang++", "cmake", "make", "ninja", "ccache", "git"]
 HEADERS = ["hdf5.h", "yaml-cpp/yaml.h", "CLI/CLI.hpp", "fmt/core.h",
            "nlohmann/json.hpp", "gtest/gtest.h",
            "gmock/gmock.h", "benchmark/benchmark.h", "openssl/evp.h", "zlib.h",
-           "sqlite3.h", "eigen3/Eigen/Core", "coin/CbcModel.hpp", "oneapi/dnnl/dnnl.hpp"]
+           "sqlite3.h", "pcre2.h", "eigen3/Eigen/Core", "coin/CbcModel.hpp", "oneapi/dnnl/dnnl.hpp"]
 TEXTS = ("", ".cc", ".h", ".md", ".py", ".sh", ".txt")
 # A python3 that makes a .venv whose python accepts everything, as pip does when all goes well.
 PYTHON = """
@@ -200,7 +200,8 @@ def test_what_not_everybody_needs_is_installed_when_it_is_asked_for(machine):
     assert machine.setup().returncode == 0 and not machine.calls("apt-get")
     assert machine.setup("--all").returncode == 0
     assert machine.calls("apt-get")[1].endswith(
-        " libgtest-dev libgmock-dev clang libclang-rt-dev slurmctld slurmd slurm-client munge chromium debootstrap")
+        " libgtest-dev libgmock-dev clang libclang-rt-dev clang-format slurmctld slurmd"
+        " slurm-client munge chromium debootstrap")
 
 
 def test_each_flag_adds_its_group(machine):
@@ -276,6 +277,10 @@ def test_every_library_that_the_build_looks_for_is_listed():
         if line.strip().startswith("find_package("):
             library = line.split("(")[1].split()[0].rstrip(")").lower()
             assert named.get(library, f"lib{library}") in script, library
+    headers = re.findall(r"find_path\(\w+ ([\w.]+) .*REQUIRED\)", build)
+    assert len(headers) == 2
+    for header in headers:
+        assert re.search(rf"hdr:\S*\b{header.lower()}\b", script), header
     headers = re.findall(r"HEADER ([^\s;]+)\n", build)
     assert len(headers) == 2
     for header in headers:

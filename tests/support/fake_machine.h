@@ -30,42 +30,28 @@ class FakeMachine : public Machine {
     return name == "PATH" ? "/usr/bin:/opt/bin" : "";
   }
   int usable_cores() const override { return cores; }
-  bool is_root() const override { return true; }
   bool can_write(const std::string& folder) const override { return folder != closed; }
   std::optional<DiskSpace> space(const std::string&) const override { return disk; }
   Output run(const std::vector<std::string>& command, std::chrono::milliseconds) const override {
-    return command.back() == "--version" ? cmake : python;
+    return command.front().ends_with("/nvidia-smi") ? nvidia_smi : python;
   }
-  GpuFacts gpus(std::chrono::milliseconds) const override { return gpu; }
 
   int cores = 2;
   std::string closed = "none";
-  DiskSpace disk{100 * kGiB, 200 * kGiB};
-  Output cmake{0, false, "cmake version 3.25.1\n"};
-  Output python{0, false, "done 3.11.2\n"};
-  GpuFacts gpu;
+  DiskSpace disk{100 * kGiB, 200 * kGiB, 0xef53};  // ext4
+  Output python{0, false, ""};
+  Output nvidia_smi{0, false, "NVIDIA H100, 9.0, 580.1, 0 MiB\n"};
 
  private:
   explicit FakeMachine(std::unique_ptr<test::TemporaryFolder> root)
       : Machine(root->path()), root_(std::move(root)) {
-    for (const char* name : {"g++", "make", "cmake", "python3"}) {
+    for (const char* name : {"g++", "make", "cmake"}) {
       program(std::string("usr/bin/") + name);
     }
-    const std::string flags =
-        "flags\t\t: fpu avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16\n";
-    const std::string model = "model name\t: Frugal 2000\n";
-    file("proc/cpuinfo", "processor\t: 0\n" + model + flags + "\nprocessor\t: 1\n" + model + flags);
     file("proc/loadavg", "0.05 0.10 0.20 1/200 4242\n");
-    file("proc/stat", "cpu  5000 0 1000 90000 10 0 0 0 0 0\ncpu0 1 2\n");
     file("proc/meminfo", "MemTotal:  16777216 kB\nMemAvailable:  8388608 kB\n");
     file("proc/self/cgroup", "0::/user/task\n");
-    file("proc/self/mountinfo", "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n");
-    for (const char* cpu : {"cpu0", "cpu1"}) {
-      file(std::string("sys/devices/system/cpu/") + cpu + "/cpufreq/scaling_governor",
-           "performance\n");
-    }
-    file("sys/devices/system/cpu/smt/active", "0\n");
-    file("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+    file("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n");
   }
   std::unique_ptr<test::TemporaryFolder> root_;
 };
@@ -73,9 +59,7 @@ class FakeMachine : public Machine {
 class Doctor : public ::testing::Test {
  protected:
   Doctor() {
-    subject.build.compiler = "gcc 12";
-    subject.build.optimised = subject.build.x86 = true;
-    subject.experiments = folder / "experiments";
+    subject.build.optimised = true;
     subject.results = folder / "results";
     std::filesystem::create_directories(subject.results);
   }

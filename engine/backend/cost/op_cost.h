@@ -1,8 +1,7 @@
 // The time of one operator on one device, from its shape and the device's profile. Pure functions:
 // no state, no randomness, only +, *, /, sqrt and ceil, so that every platform gives the same
 // value. All times are microseconds (double); the caller rounds to nanoseconds.
-// data/fit_hardware.py holds the same formulas and fits their constants; cost_model_test compares
-// the two.
+// data/fit_hardware.py fits the constants with these functions, through `servelab op-times`.
 #ifndef SERVELAB_BACKEND_COST_OP_COST_H_
 #define SERVELAB_BACKEND_COST_OP_COST_H_
 

@@ -8,12 +8,10 @@
 namespace servelab::doctor {
 
 struct BuildFacts {
-  std::string compiler;    // "gcc 12.2.0"
-  std::string type;        // CMake's build type
-  std::string flags;       // beside the targets' own
-  std::string sanitizers;  // empty without
+  std::string type;   // CMake's build type
+  std::string flags;  // beside the targets' own
   bool optimised = false;
-  bool x86 = false;                       // AVX2 and AVX-512 kernels are in it
+  bool sanitized = false;
   std::vector<std::string> cuda_targets;  // "80-real"; empty without CUDA
 };
 

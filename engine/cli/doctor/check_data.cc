@@ -6,8 +6,6 @@
 
 #include "engine/cli/doctor/checks.h"
 #include "engine/cli/doctor/data_sums.h"
-#include "engine/cli/doctor/data_use.h"
-#include "engine/cli/doctor/format.h"
 #include "engine/core/check.h"
 #include "engine/core/digest.h"
 #include "engine/workload/data_files.h"
@@ -17,8 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostSpecs = 6;  // that a line names
-constexpr const char* kMeasured = "aiconfigurator/gemm_bf16.csv.gz";
+constexpr std::size_t kMostNames = 6;  // on a line
 
 bool is_there(const std::string& path) {
   std::error_code ignored;
@@ -49,38 +46,18 @@ Finding check_folder(const Subject& subject) {
   return note("folder", "SERVELAB_DATA is not set", kCost, "data/fetch all");
 }
 
-// One missing trace that some spec asks for.
-Finding check_missing(const DataFile& file, const DataUse& use) {
-  if (!use.needs.empty()) {
-    return problem(file.name, "not there, and nothing stands in for it",
-                   "these end in an error: " + listed(use.needs, kMostSpecs), fetch_command(file));
-  }
-  return note(file.name, "not there: embedded statistics stand in",
-              "modelled, where the real thing is meant: " + listed(use.specs, kMostSpecs),
-              fetch_command(file));
-}
-
-Findings check_files(const Subject& subject, const DataUses& uses) {
-  Findings missing;
-  std::vector<std::string> there, unused;
+// What a spec needs of them, its run says; some are for figures of one paper only.
+Finding check_traces(const std::string& data) {
+  std::vector<std::string> missing;
   for (const DataFile& file : data_files()) {
-    const auto use = uses.of.find(file.name);
-    if (locate(file, subject.data)) {
-      there.push_back(file.name);
-    } else if (use != uses.of.end()) {
-      missing.push_back(check_missing(file, use->second));
-    } else {
-      unused.push_back(file.name);
-    }
+    if (!locate(file, data)) missing.push_back(file.name);
   }
-  Findings findings = {
-      ok("traces", fmt::format("{} of {} there", there.size(), data_files().size()))};
-  findings.insert(findings.end(), missing.begin(), missing.end());
-  if (!unused.empty()) {
-    findings.push_back(ok("unused", "not there, and in no spec of " + subject.experiments + ": " +
-                                        listed(unused, kMostSpecs)));
-  }
-  return findings;
+  const std::string found =
+      fmt::format("{} of {} there", data_files().size() - missing.size(), data_files().size());
+  if (missing.empty()) return ok("traces", found);
+  return note("traces", found + ", not " + listed(missing, kMostNames),
+              "embedded statistics stand in, or, for replays and rates, the run ends in an error",
+              "data/fetch NAME, or all; data/README.md has what is made by hand");
 }
 
 // Why the file cannot be read to its end, or nothing. Compressed ones have a checksum of their own.
@@ -118,7 +95,7 @@ Findings check_content(const std::string& data) {
   }
   if (!other.empty()) {
     findings.push_back(
-        note("sums", "other bytes than those of the kept figures: " + listed(other, kMostSpecs),
+        note("sums", "other bytes than those of the kept figures: " + listed(other, kMostNames),
              "figures differ where the rows do (another compression is harmless)"));
   } else {
     findings.push_back(ok("sums", fmt::format("{} tables are readable; {} have no known checksum",
@@ -127,27 +104,10 @@ Findings check_content(const std::string& data) {
   return findings;
 }
 
-Finding check_measured(const Subject& subject) {
-  if (is_there(subject.data + "/" + kMeasured)) {
-    return ok("measured", "times of kernels on real GPUs");
-  }
-  return note("measured", "no times of kernels on real GPUs (aiconfigurator/ and others)",
-              "the tests of the cost model's accuracy are skipped, and data/fit_hardware.py cannot "
-              "run; profiles are fitted already",
-              "data/README.md says where they come from");
-}
-
 }  // namespace
 
 Findings check_data(const Subject& subject) {
-  Findings findings = {check_folder(subject)};
-  const DataUses uses = data_uses(subject.experiments);
-  for (const Finding& finding : check_files(subject, uses)) findings.push_back(finding);
-  findings.push_back(check_measured(subject));
-  if (!uses.broken.empty()) {
-    findings.push_back(problem("specs", uses.broken.front(), "make figures stops there",
-                               "mend the file, or look with: servelab check"));
-  }
+  Findings findings = {check_folder(subject), check_traces(subject.data)};
   if (subject.full && !subject.data.empty()) {
     for (const Finding& finding : check_content(subject.data)) findings.push_back(finding);
   }

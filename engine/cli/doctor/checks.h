@@ -1,9 +1,9 @@
-// The doctor's questions, a section each. All of them only look.
+// The doctor's questions, a section each. All of them only look, and each answer that is not "ok"
+// says what to do: what setting up, building or a run says by itself is not asked.
 #ifndef SERVELAB_CLI_DOCTOR_CHECKS_H_
 #define SERVELAB_CLI_DOCTOR_CHECKS_H_
 
 #include <string>
-#include <vector>
 
 #include "engine/cli/doctor/build_facts.h"
 #include "engine/cli/doctor/finding.h"
@@ -19,24 +19,18 @@ struct Subject {
   std::string tree;     // servelab's source tree; empty when there is none
   std::string program;  // this program's file; empty when unknown
   BuildFacts build;     // of this program
-  std::string experiments = "experiments";
   std::string results = "results";
   std::string data;   // folder of the real traces; empty: none
   bool full = false;  // also what takes longer than a second
 };
 
-using Findings = std::vector<Finding>;
-
 Findings check_build(const Subject& subject);
 Findings check_tools(const Subject& subject);
-Findings check_processor(const Subject& subject);
-Findings check_memory(const Subject& subject);
-Findings check_disk(const Subject& subject);
-Findings check_gpu(const Subject& subject);
-Findings check_data(const Subject& subject);
 Findings check_python(const Subject& subject);
-Findings check_extras(const Subject& subject);  // of tests
+Findings check_machine(const Subject& subject);
 Findings check_results(const Subject& subject);
+Findings check_data(const Subject& subject);
+Findings check_gpu(const Subject& subject);
 
 std::vector<Section> check_all(const Subject& subject);
 

@@ -13,10 +13,9 @@ namespace doctor {
 
 std::vector<Section> check_all(const Subject& subject) {
   return {{"build", check_build(subject)},     {"tools", check_tools(subject)},
-          {"python", check_python(subject)},   {"processor", check_processor(subject)},
-          {"memory", check_memory(subject)},   {"disk", check_disk(subject)},
+          {"python", check_python(subject)},   {"machine", check_machine(subject)},
           {"results", check_results(subject)}, {"data", check_data(subject)},
-          {"gpu", check_gpu(subject)},         {"tests", check_extras(subject)}};
+          {"gpu", check_gpu(subject)}};
 }
 
 }  // namespace doctor
@@ -25,8 +24,7 @@ CLI::App* declare_doctor(CLI::App* app, DoctorOptions* options) {
   CLI::App* command = app->add_subcommand(
       "doctor", "look at this machine: what is missing, what that costs, and what mends it");
   command->add_option("--out", options->results, "where results go")->capture_default_str();
-  command->add_flag("--full", options->full,
-                    "also read every trace, import every package, and wait for slow drivers");
+  command->add_flag("--full", options->full, "also read every trace, and wait for slow drivers");
   command->add_flag("--json", options->json, "for programs");
   return command;
 }
@@ -38,7 +36,6 @@ int doctor_command(const DoctorOptions& options) {
   subject.tree = find_source_tree();
   subject.program = std::filesystem::read_symlink("/proc/self/exe", ignored).string();
   subject.build = doctor::build_facts();
-  subject.experiments = options.experiments;
   subject.results = options.results;
   subject.data = options.data.empty() ? machine.variable("SERVELAB_DATA") : options.data;
   subject.full = options.full;

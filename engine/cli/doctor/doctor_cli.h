@@ -11,14 +11,13 @@ class App;
 namespace servelab {
 
 struct DoctorOptions {
-  std::string experiments = "experiments";
   std::string results = "results";
   std::string data;  // empty: $SERVELAB_DATA
   bool full = false;
   bool json = false;
 };
 
-// Without the options that it shares with other commands: experiments and data.
+// Without --data, which it shares with other commands.
 CLI::App* declare_doctor(CLI::App* app, DoctorOptions* options);
 
 // Prints the report. The exit code: 0 when `make figures` has what it needs, else 1. Changes

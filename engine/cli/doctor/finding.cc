@@ -1,7 +1,5 @@
 #include "engine/cli/doctor/finding.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -38,6 +36,17 @@ Finding note(const std::string& name, const std::string& found, const std::strin
 Finding problem(const std::string& name, const std::string& found, const std::string& cost,
                 const std::string& mend) {
   return {name, Level::kProblem, found, cost, mend};
+}
+
+std::string gib(Bytes bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / static_cast<double>(kGiB));
+}
+
+std::string listed(std::vector<std::string> names, std::size_t most) {
+  if (names.size() <= most) return joined(names);
+  const std::size_t others = names.size() - most;
+  names.resize(most);
+  return joined(names) + fmt::format(" and {} more", others);
 }
 
 int count(const std::vector<Section>& sections, Level level) {

@@ -2,9 +2,13 @@
 #ifndef SERVELAB_CLI_DOCTOR_FINDING_H_
 #define SERVELAB_CLI_DOCTOR_FINDING_H_
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "engine/core/units.h"
 
 namespace servelab::doctor {
 
@@ -28,16 +32,33 @@ Finding note(const std::string& name, const std::string& found, const std::strin
 Finding problem(const std::string& name, const std::string& found, const std::string& cost,
                 const std::string& mend);
 
+using Findings = std::vector<Finding>;
+
 struct Section {
-  std::string name;  // "processor"
-  std::vector<Finding> findings;
+  std::string name;  // "machine"
+  Findings findings;
 };
+
+// Quantities and lists, as the doctor writes them.
+std::string gib(Bytes bytes);
+// "a, b, c and 4 more"
+std::string listed(std::vector<std::string> names, std::size_t most);
+// "a, b, c". Not fmt::join(): GCC 12 sees overflows in it that are not there.
+template <class Names>
+std::string joined(const Names& names, const std::string& between = ", ") {
+  std::string text;
+  for (const auto& name : names) {
+    if (!text.empty()) text += between;
+    text += name;
+  }
+  return text;
+}
 
 int count(const std::vector<Section>& sections, Level level);
 
 // For people: one line a finding, below it what it costs and what mends it.
 std::string text_of(const std::vector<Section>& sections);
-// For programs: {"ready", "ok", "notes", "problems", "findings": [{"name": "processor.governor",
+// For programs: {"ready", "ok", "notes", "problems", "findings": [{"name": "machine.governor",
 // "level", "found", "cost", "mend"}]}.
 std::string json_of(const std::vector<Section>& sections);
 

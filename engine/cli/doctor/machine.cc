@@ -1,24 +1,29 @@
 #include "engine/cli/doctor/machine.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
-#include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <thread>
-
-#include "engine/cli/doctor/child.h"
 
 namespace servelab::doctor {
 namespace {
 
 namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMostText = 64 * 1024;
+constexpr int kNotStarted = 127;
 
 std::vector<std::string> split(const std::string& text, char by) {
   std::vector<std::string> parts(1);
@@ -32,14 +37,50 @@ std::vector<std::string> split(const std::string& text, char by) {
   return parts;
 }
 
+[[noreturn]] void be_child(int output, const std::vector<char*>& arguments) {
+  ::setpgid(0, 0);
+  const int nowhere = ::open("/dev/null", O_RDWR);
+  ::dup2(nowhere, STDIN_FILENO);
+  ::dup2(nowhere, STDERR_FILENO);
+  ::dup2(output, STDOUT_FILENO);
+  ::execvp(arguments[0], arguments.data());
+  ::_exit(kNotStarted);
+}
+
+int left_ms(Clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return left > 0 ? static_cast<int>(left) : 0;
+}
+
+// Until the other end is closed; false at the deadline.
+bool read_all(int input, Clock::time_point deadline, std::string* text) {
+  char buffer[4096];
+  while (true) {
+    pollfd waiting{input, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, left_ms(deadline));
+    if (ready == 0) return false;
+    if (ready < 0 && errno == EINTR) continue;
+    const ssize_t size = ready < 0 ? -1 : ::read(input, buffer, sizeof buffer);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return true;
+    if (text->size() < kMostText) text->append(buffer, static_cast<std::size_t>(size));
+  }
+}
+
+// A child may close its output and live on.
+bool reap(pid_t pid, Clock::time_point deadline, int* status) {
+  while (true) {
+    const pid_t ended = ::waitpid(pid, status, WNOHANG);
+    if (ended == pid || (ended < 0 && errno != EINTR)) return true;
+    if (left_ms(deadline) == 0) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
 std::string Machine::place(const std::string& path) const { return root_ + path; }
-
-bool Machine::exists(const std::string& path) const {
-  std::error_code ignored;
-  return fs::exists(place(path), ignored);
-}
 
 std::string Machine::text(const std::string& path) const {
   std::error_code ignored;
@@ -106,18 +147,17 @@ int Machine::usable_cores() const {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-bool Machine::is_root() const { return ::geteuid() == 0; }
-
 bool Machine::can_write(const std::string& folder) const {
   return ::access(folder.c_str(), W_OK | X_OK) == 0;
 }
 
 std::optional<DiskSpace> Machine::space(const std::string& folder) const {
-  struct statvfs status {};
-  if (::statvfs(folder.c_str(), &status) != 0) return std::nullopt;
+  struct statfs status {};
+  if (::statfs(folder.c_str(), &status) != 0) return std::nullopt;
   const auto unit = static_cast<Bytes>(status.f_frsize);
   return DiskSpace{static_cast<Bytes>(status.f_bavail) * unit,
-                   static_cast<Bytes>(status.f_blocks) * unit};
+                   static_cast<Bytes>(status.f_blocks) * unit,
+                   static_cast<std::uint32_t>(status.f_type)};
 }
 
 Output Machine::run(const std::vector<std::string>& command,
@@ -126,22 +166,27 @@ Output Machine::run(const std::vector<std::string>& command,
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  constexpr int kNotStarted = 127;
-  const ChildResult child = run_child(
-      [&] {
-        ::execvp(arguments[0], arguments.data());
-        return kNotStarted;
-      },
-      limit);
   Output output;
-  output.timed_out = child.timed_out;
-  output.text = child.text;
-  if (!child.timed_out && child.status >= 0 && WIFEXITED(child.status)) {
-    output.code = WEXITSTATUS(child.status) == kNotStarted ? -1 : WEXITSTATUS(child.status);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return output;
+  const auto deadline = Clock::now() + limit;
+  const pid_t pid = ::fork();
+  if (pid == 0) be_child(ends[1], arguments);
+  ::close(ends[1]);
+  if (pid > 0) {
+    ::setpgid(pid, pid);  // here too: the child may not have come to it yet
+    int status = -1;
+    if (!read_all(ends[0], deadline, &output.text) || !reap(pid, deadline, &status)) {
+      output.timed_out = true;
+      ::kill(-pid, SIGKILL);
+      // A process that hangs inside a driver cannot be killed at once; nobody waits for it.
+      reap(pid, Clock::now() + std::chrono::milliseconds(100), &status);
+    } else if (WIFEXITED(status) && WEXITSTATUS(status) != kNotStarted) {
+      output.code = WEXITSTATUS(status);
+    }
   }
+  ::close(ends[0]);
   return output;
 }
-
-GpuFacts Machine::gpus(std::chrono::milliseconds limit) const { return probe_gpus(limit); }
 
 }  // namespace servelab::doctor

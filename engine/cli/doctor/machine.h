@@ -5,11 +5,11 @@
 #define SERVELAB_CLI_DOCTOR_MACHINE_H_
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/cli/doctor/gpu_probe.h"
 #include "engine/core/units.h"
 
 namespace servelab::doctor {
@@ -17,6 +17,7 @@ namespace servelab::doctor {
 struct DiskSpace {
   Bytes free = 0;  // for who is not root
   Bytes total = 0;
+  std::uint32_t file_system = 0;  // statfs()'s magic number
 };
 
 struct Output {
@@ -24,9 +25,6 @@ struct Output {
   bool timed_out = false;
   std::string text;  // stdout, 64 KiB at most
 };
-
-// Where the CUDA Toolkit puts its programs.
-inline constexpr const char* kCudaFolder = "/usr/local/cuda/bin";
 
 // Only looks. No call throws; what cannot be read is empty.
 class Machine {
@@ -36,7 +34,6 @@ class Machine {
   virtual ~Machine() = default;
 
   std::string place(const std::string& path) const;  // where that really lies
-  bool exists(const std::string& path) const;
   std::string text(const std::string& path) const;
   std::string line(const std::string& path) const;  // the first, without blanks around it
   std::optional<Bytes> number(const std::string& path) const;
@@ -45,14 +42,12 @@ class Machine {
   std::string find_program(const std::string& name, const std::string& more = "") const;
 
   virtual std::string variable(const std::string& name) const;
-  virtual int usable_cores() const;  // by affinity
-  virtual bool is_root() const;
+  virtual int usable_cores() const;                         // by affinity
   virtual bool can_write(const std::string& folder) const;  // the user's
   virtual std::optional<DiskSpace> space(const std::string& folder) const;
   // Runs a program, as place() gives it, its stderr thrown away; kills it after `limit`.
   virtual Output run(const std::vector<std::string>& command,
                      std::chrono::milliseconds limit) const;
-  virtual GpuFacts gpus(std::chrono::milliseconds limit) const;
 
  private:
   std::string root_;
