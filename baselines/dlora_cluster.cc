@@ -50,8 +50,8 @@ class DloraProactive : public ClusterPolicy {
   }
 
   Deployment deploy(const DeploymentView& view) override {
-    return deploy_placed(
-        view, place_by_burst_tolerance(problem_of(view, preload_share_, history_kind_)));
+    return deploy_placed(view,
+                         place_by_burst_tolerance(problem_of(view, preload_share_, history_kind_)));
   }
   void begin(const ClusterView& view) override {
     history_.open(view.adapter_table().size(), prior_exec_s_);

@@ -26,8 +26,8 @@ struct PlacementProblem {
   std::int64_t preload_adapters = 0;  // how many a replica may hold
 };
 
-// The problem of a cluster's equal replicas: loads are the long-term shares. `preload_share` of each
-// replica's memory, or of its slots all, may be preloaded.
+// The problem of a cluster's equal replicas: loads are the long-term shares. `preload_share` of
+// each replica's memory, or of its slots all, may be preloaded.
 PlacementProblem placement_problem(const DeploymentView& view, double preload_share);
 
 // Those replicas, with what `placement` says held before the first request.

@@ -8,7 +8,8 @@ namespace {
 
 // A request's KV, with the tokens that it will compute next.
 double held_bytes(const ReplicaView& replica, const RequestView& r, double block_bytes) {
-  return static_cast<double>(replica.blocks_for(r.model(), r.context() + r.pending())) * block_bytes;
+  return static_cast<double>(replica.blocks_for(r.model(), r.context() + r.pending())) *
+         block_bytes;
 }
 
 // Recomputing what a migrated request had in its KV cache, as a step of its own.

@@ -26,7 +26,8 @@ class StepBuilder {
 
   explicit StepBuilder(const Options& options) : options_(options) {}
 
-  // Starts a new plan, whose `model` is set. `max_batch` caps the requests of this step below the engine's limit.
+  // Starts a new plan, whose `model` is set. `max_batch` caps the requests of this step below the
+  // engine's limit.
   void begin(const ReplicaView& view, StepPlan* plan);
   void begin(const ReplicaView& view, StepPlan* plan, int max_batch);
 

@@ -291,8 +291,8 @@ int dispatch(const Commands& c, Arguments& arguments) {
   } else if (c.spec->parsed()) {
     fmt::print("{}", arguments.schema ? spec_schema_json() : spec_keys_text());
   } else {
-    fmt::print("{}", version_report(
-                         fmt::format("{}", fmt::join(Registry<BackendKind>::instance().names(), ", "))));
+    fmt::print("{}", version_report(fmt::format(
+                         "{}", fmt::join(Registry<BackendKind>::instance().names(), ", "))));
   }
   return kOk;
 }

@@ -343,7 +343,8 @@ ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload
   ConfigNode engine = effective_params(&copy.engine);
   const bool unified = copy.engine.adapter_memory == AdapterMemory::kUnified;
   engine.set("adapter_memory", ConfigNode::of(unified ? "unified" : "slots"));
-  engine.set("adapter_form", ConfigNode::of(copy.engine.adapters_as_models ? "whole-model" : "lora"));
+  engine.set("adapter_form",
+             ConfigNode::of(copy.engine.adapters_as_models ? "whole-model" : "lora"));
   ConfigNode technique = ConfigNode::map();
   technique.set("technique", ConfigNode::of(copy.technique_id));
   technique.set("with", copy.technique_params);

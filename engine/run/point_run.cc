@@ -115,12 +115,13 @@ void run_cluster(const PointSettings& settings, const Workload& workload, Backen
 // Cost models of the spec's model, which all models of a run are so far, by devices that share it.
 CostModels cost_models(const PointSettings& settings) {
   auto made = std::make_shared<std::map<int, std::unique_ptr<CostModel>>>();
-  return [settings = PointSettings(settings), made](ModelId, int devices) mutable -> const CostModel& {
-    std::unique_ptr<CostModel>& cost = (*made)[devices];
-    settings.cluster.tensor_parallel = devices;
-    if (cost == nullptr) cost = point_cost_model(settings);
-    return *cost;
-  };
+  return
+      [settings = PointSettings(settings), made](ModelId, int devices) mutable -> const CostModel& {
+        std::unique_ptr<CostModel>& cost = (*made)[devices];
+        settings.cluster.tensor_parallel = devices;
+        if (cost == nullptr) cost = point_cost_model(settings);
+        return *cost;
+      };
 }
 
 }  // namespace
@@ -145,9 +146,8 @@ PointResult run_point(const PointSettings& settings, const Workload& workload,
   } else {
     VirtualTimeline timeline;
     const auto kind = Registry<BackendKind>::instance().make(settings.backend);
-    const auto backend =
-        static_cast<const VirtualBackend&>(*kind)
-            .make(&timeline, cost_models(settings), from_seconds(settings.runtime.null_time_s));
+    const auto backend = static_cast<const VirtualBackend&>(*kind).make(
+        &timeline, cost_models(settings), from_seconds(settings.runtime.null_time_s));
     run_cluster(settings, workload, backend.get(), &timeline, &result.record);
   }
   result.summary = summarize(workload, result.record);

@@ -91,13 +91,13 @@ class Backend {
   // The request has finished or was rejected: nothing of it is needed any more.
   virtual void forget(RequestId /*request*/) {}
 
-  // Begins a copy of an adapter, or of a model that takes turns, of `bytes` to the device; kLoadDone
-  // follows, with subject replica << 32 | load_subject().
+  // Begins a copy of an adapter, or of a model that takes turns, of `bytes` to the device;
+  // kLoadDone follows, with subject replica << 32 | load_subject().
   virtual void load(ReplicaId replica, AdapterId adapter, Bytes bytes) = 0;
   virtual void load(ReplicaId replica, ModelId model, Bytes bytes) = 0;
 
-  // Begins a step, which waits for the loads of its model and adapters; kStepDone follows, with subject
-  // replica << 32 | slot. Spans in `work` are valid during the call only.
+  // Begins a step, which waits for the loads of its model and adapters; kStepDone follows, with
+  // subject replica << 32 | slot. Spans in `work` are valid during the call only.
   virtual void submit(const StepWork& work) = 0;
 
   // The timing of a step whose kStepDone has been delivered.
@@ -199,11 +199,11 @@ std::unique_ptr<Backend> make_replay_backend(Timeline* timeline, CostModels cost
 }  // namespace servelab
 
 // On the last line of a backend's file, outside any namespace.
-#define SERVELAB_BACKEND(id, Class)                                                    \
-  namespace {                                                                          \
-  [[maybe_unused]] const bool servelab_registered_##Class =                            \
-      ::servelab::Registry<::servelab::BackendKind>::instance().add(                   \
-          id, [] { return std::make_unique<::servelab::Class>(); });                   \
+#define SERVELAB_BACKEND(id, Class)                                  \
+  namespace {                                                        \
+  [[maybe_unused]] const bool servelab_registered_##Class =          \
+      ::servelab::Registry<::servelab::BackendKind>::instance().add( \
+          id, [] { return std::make_unique<::servelab::Class>(); }); \
   }
 
 #endif  // SERVELAB_SERVE_BACKEND_H_

@@ -194,8 +194,8 @@ void Cluster::report_finished(ReplicaId replica) {
   for (const RequestId id : replicas_[index(replica)]->just_finished()) {
     const RequestRecord& record = record_->requests[index(id)];
     const RequestView& r = table_[index(id)];
-    policy_->on_finished({id, r.model_, r.adapter_, replica, record.generated,
-                          record.last_token - record.admitted});
+    policy_->on_finished(
+        {id, r.model_, r.adapter_, replica, record.generated, record.last_token - record.admitted});
   }
 }
 

@@ -57,7 +57,8 @@ DeploymentView::DeploymentView(const ClusterSettings& settings, const Workload& 
     long_term_shares_.assign(workload.adapters.size(), 1 / adapters);
   }
   SL_CHECK(long_term_shares_.size() == workload.adapters.size(), "one share per adapter");
-  const double span_s = workload.requests.empty() ? 0 : to_seconds(workload.requests.back().arrival);
+  const double span_s =
+      workload.requests.empty() ? 0 : to_seconds(workload.requests.back().arrival);
   const auto requests = static_cast<double>(workload.requests.size());
   for (const Request& request : workload.requests) {
     if (span_s > 0) {
@@ -71,8 +72,7 @@ DeploymentView::DeploymentView(const ClusterSettings& settings, const Workload& 
   Unit unit;
   unit.devices.resize(static_cast<std::size_t>(settings.tensor_parallel));
   for (std::size_t i = 0; i < models_.size(); ++i) {
-    unit.models.push_back(
-        {static_cast<ModelId>(i), engine_.device_share, engine_.model_slots > 0});
+    unit.models.push_back({static_cast<ModelId>(i), engine_.device_share, engine_.model_slots > 0});
   }
   unit.model_slots = std::min(engine_.model_slots, static_cast<int>(models_.size()));
   const int served = static_cast<int>(workload.adapters.size());
@@ -109,17 +109,16 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
     memory.activations = std::max(memory.activations, needs.activations);
   }
   for (const UnitModel& entry : unit.models) {
-    memory.blocks_per_page[index(entry.model)] = static_cast<int>(
-        models_[index(entry.model)].on(devices).kv_per_token * engine_.block_tokens /
-        memory.block_bytes);
+    memory.blocks_per_page[index(entry.model)] =
+        static_cast<int>(models_[index(entry.model)].on(devices).kv_per_token *
+                         engine_.block_tokens / memory.block_bytes);
   }
   memory.models.slots = unit.model_slots;
   memory.models.slot_bytes = largest_turn;
-  memory.adapters.memory =
-      engine_.cached_adapters ? AdapterMemory::kSlots : engine_.adapter_memory;
+  memory.adapters.memory = engine_.cached_adapters ? AdapterMemory::kSlots : engine_.adapter_memory;
   memory.adapters.block_bytes = memory.block_bytes;
-  Bytes left = device_memory_ - memory.activations - memory.weights -
-               unit.model_slots * largest_turn;
+  Bytes left =
+      device_memory_ - memory.activations - memory.weights - unit.model_slots * largest_turn;
   if (memory.adapters.memory == AdapterMemory::kSlots) {
     memory.adapters.slots = unit.adapter_slots;
     memory.adapters.slot_bytes = slot_bytes(adapter_table_, unit.slot_rank);

@@ -50,9 +50,9 @@ struct Unit {
   std::vector<UnitModel> models;    // ascending by id
   int model_slots = 0;              // places for the weights of models that take turns
   std::vector<AdapterId> adapters;  // held before the first request, in the order of loading
-  int adapter_slots = 0;            // A_max: adapters on the device at once; not under unified paging
-  int slot_rank = 0;                // S_max: the widest rank that a slot takes
-  bool off = false;                 // serves nothing; has no replica
+  int adapter_slots = 0;  // A_max: adapters on the device at once; not under unified paging
+  int slot_rank = 0;      // S_max: the widest rank that a slot takes
+  bool off = false;       // serves nothing; has no replica
 
   bool serves(ModelId model) const;
 };
@@ -65,14 +65,14 @@ struct Deployment {
 
 // How one unit's memory would be divided, on each of its devices.
 struct UnitMemory {
-  Bytes weights = 0;      // of models that are always there
+  Bytes weights = 0;  // of models that are always there
   Bytes activations = 0;
-  WeightPool<ModelId>::Options models;      // those that take turns
+  WeightPool<ModelId>::Options models;  // those that take turns
   WeightPool<AdapterId>::Options adapters;
-  Bytes block_bytes = 0;                    // of one KV block
-  std::int64_t kv_blocks = 0;               // what is left; may be 0
-  std::vector<int> blocks_per_page;         // by model: KV blocks for block_tokens of its tokens
-  std::string refused;                      // why it cannot serve at all; empty where it can
+  Bytes block_bytes = 0;             // of one KV block
+  std::int64_t kv_blocks = 0;        // what is left; may be 0
+  std::vector<int> blocks_per_page;  // by model: KV blocks for block_tokens of its tokens
+  std::string refused;               // why it cannot serve at all; empty where it can
 };
 
 // What an operator knows before the first request arrives.
@@ -116,9 +116,9 @@ class DeploymentView {
   Deployment equal_replicas_;
 };
 
-// I11: throws InvariantError, naming the unit, unless `deployment` can be built from what `view` has:
-// devices that are there, each used once; models that exist, each served somewhere; adapters that
-// exist, each held once where its model is, and no more than there are slots for.
+// I11: throws InvariantError, naming the unit, unless `deployment` can be built from what `view`
+// has: devices that are there, each used once; models that exist, each served somewhere; adapters
+// that exist, each held once where its model is, and no more than there are slots for.
 void check_deployment(const DeploymentView& view, const Deployment& deployment);
 
 }  // namespace servelab

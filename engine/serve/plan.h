@@ -55,7 +55,7 @@ struct StepMode {
 // Reused between steps: a policy calls clear() and fills it. Carried out in this order: reject,
 // preempt, evict, load, slices. A plan without slices starts no step (loads still begin).
 struct StepPlan : StepMode {
-  ModelId model{};  // whose requests the step runs
+  ModelId model{};                // whose requests the step runs
   AdapterId merged = kBaseModel;  // with kMerged: whose weights are folded in
   std::vector<RequestId> reject;
   std::vector<Preemption> preempt;

@@ -72,8 +72,9 @@ void Replica::plan() {
 }
 
 void Replica::apply(StepPlan* plan) {
-  SL_CHECK(plan->slices.empty() || (index(plan->model) < turns_.size() && view_.serves(plan->model)),
-           "I12: the step is of a model that this replica does not serve");
+  SL_CHECK(
+      plan->slices.empty() || (index(plan->model) < turns_.size() && view_.serves(plan->model)),
+      "I12: the step is of a model that this replica does not serve");
   if (const char* why = shared_.backend->unsupported(id_, *plan)) {
     throw SpecError(std::string("the backend cannot carry this plan out: ") + why);
   }

@@ -24,8 +24,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
     model_bytes[m] = needs.weights;
   }
   kv_ = std::make_unique<KvPool>(memory.kv_blocks, engine.block_tokens);
-  adapters_ =
-      std::make_unique<AdapterPool>(memory.adapters, std::move(adapter_bytes), kv_.get());
+  adapters_ = std::make_unique<AdapterPool>(memory.adapters, std::move(adapter_bytes), kv_.get());
   models_ = std::make_unique<ModelPool>(memory.models, std::move(model_bytes), kv_.get());
 
   ReplicaLayout layout;

@@ -117,9 +117,7 @@ class ReplicaView {
   // Unfinished requests of an adapter, or of a model without one (waiting, running and swapped),
   // oldest first: head, then next_of until kNoRequest. kBaseModel means the first model's.
   const AdapterQueue& requests_of(AdapterId id) const { return queues_[queue_index(id, {})]; }
-  const AdapterQueue& requests_of(ModelId id) const {
-    return queues_[queue_index(kBaseModel, id)];
-  }
+  const AdapterQueue& requests_of(ModelId id) const { return queues_[queue_index(kBaseModel, id)]; }
   RequestId next_of(RequestId id) const { return request(id).next_of_adapter_; }
   // Adapters with at least one unfinished request, and kBaseModel where the first model has one
   // without, in no particular order.

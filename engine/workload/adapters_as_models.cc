@@ -13,8 +13,8 @@ WorkloadOfModels adapters_as_models(const Workload& workload) {
   for (Request& request : made.workload.requests) {
     SL_CHECK(request.model == ModelId{}, "adapters become models where there is one model");
     if (request.adapter == kBaseModel && made.names.size() == base) made.names.push_back("base");
-    request.model = static_cast<ModelId>(request.adapter == kBaseModel ? base
-                                                                       : index(request.adapter));
+    request.model =
+        static_cast<ModelId>(request.adapter == kBaseModel ? base : index(request.adapter));
     request.adapter = kBaseModel;
   }
   return made;

@@ -16,9 +16,7 @@ inline int lora_depth(LoraKind kind, const LoraPair& pair, int width) {
 }
 
 // Rows that a kind computes together.
-inline int lora_rows(LoraKind kind, int rows) {
-  return traits(kind).by_row ? 1 : rows;
-}
+inline int lora_rows(LoraKind kind, int rows) { return traits(kind).by_row ? 1 : rows; }
 
 template <class S>
 void lora_shrink(LoraKind kind, const LoraRows& segment, int width, const void* x, std::int64_t ldx,

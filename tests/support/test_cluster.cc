@@ -125,7 +125,9 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   record.options = options.record;
   Cluster cluster(
       settings, settings.engine.adapters_as_models ? models.workload : workload,
-      [&] { return options.replica_policy ? options.replica_policy() : technique->replica_policy(); },
+      [&] {
+        return options.replica_policy ? options.replica_policy() : technique->replica_policy();
+      },
       make_cluster_policy(options, *technique), backend, timeline, &record);
   cluster.run();
   return record;

@@ -73,8 +73,8 @@ class CpuAccelerator final : public Accelerator {
                                  const DevicePlan& plan) const override {
     CpuExecutorOptions options;
     static_cast<ExecutorLimits&>(options) = plan.limits;
-    options.threads = plan.host_threads > 0 ? plan.host_threads
-                                            : static_cast<int>(usable_cores().size());
+    options.threads =
+        plan.host_threads > 0 ? plan.host_threads : static_cast<int>(usable_cores().size());
     options.cores = plan.host_cores;
     options.isa = kernels::best_isa();
     options.gemm = plan.gemm;
@@ -102,8 +102,8 @@ class CpuAccelerator final : public Accelerator {
   }
 };
 
-[[maybe_unused]] const bool registered = Registry<BackendKind>::instance().add(
-    "cpu", [] { return std::make_unique<CpuAccelerator>(); });
+[[maybe_unused]] const bool registered =
+    Registry<BackendKind>::instance().add("cpu", [] { return std::make_unique<CpuAccelerator>(); });
 
 }  // namespace
 }  // namespace servelab

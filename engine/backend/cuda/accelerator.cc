@@ -55,8 +55,8 @@ class CudaAccelerator final : public Accelerator {
     const auto per_replica = static_cast<std::size_t>(plan->host_threads * plan->ranks);
     const auto wanted = per_replica * static_cast<std::size_t>(shares.replicas);
     if (!shares.pin || wanted > cores.size()) return;
-    const auto first = cores.begin() + static_cast<std::ptrdiff_t>(
-                                           per_replica * static_cast<std::size_t>(replica));
+    const auto first = cores.begin() +
+                       static_cast<std::ptrdiff_t>(per_replica * static_cast<std::size_t>(replica));
     plan->host_cores.assign(first, first + static_cast<std::ptrdiff_t>(per_replica));
   }
 

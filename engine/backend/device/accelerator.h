@@ -1,5 +1,5 @@
-// The seam to engines: backends that really compute. Each registers itself under the name that specs
-// use; no caller asks which there are, or what was built.
+// The seam to engines: backends that really compute. Each registers itself under the name that
+// specs use; no caller asks which there are, or what was built.
 #ifndef SERVELAB_BACKEND_DEVICE_ACCELERATOR_H_
 #define SERVELAB_BACKEND_DEVICE_ACCELERATOR_H_
 
@@ -79,8 +79,8 @@ struct ElementTypes {
 
 // How a run's replicas share the host that they are on.
 struct HostShares {
-  int replicas = 1;  // of the run, on this machine
-  int threads = 0;   // runtime.threads; 0: the cores, shared out
+  int replicas = 1;      // of the run, on this machine
+  int threads = 0;       // runtime.threads; 0: the cores, shared out
   int lora_threads = 0;  // runtime.host_threads, likewise
   bool pin = true;
 };

@@ -57,7 +57,7 @@ std::shared_ptr<const DeviceAdapter> DeviceReplica::bring(AdapterId adapter,
                                                           const LoraWeights& weights) {
   std::shared_ptr<const DeviceAdapter> packed =
       settings_.adapters_as_models ? executor_->pack_whole_model(weights)
-                             : executor_->pack_adapter(weights, settings_.adapter_width);
+                                   : executor_->pack_adapter(weights, settings_.adapter_width);
   {
     const std::lock_guard lock(mutex_);
     resident_[index(adapter)] = packed;

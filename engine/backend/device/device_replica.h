@@ -46,7 +46,7 @@ class DeviceReplica {
  public:
   struct Settings {
     bool adapters_as_models = false;  // each is held folded into a copy of the layers
-    int adapter_width = 0;      // ranks that adapters are padded to; 0: their own
+    int adapter_width = 0;            // ranks that adapters are padded to; 0: their own
     bool measure_parts = false;
     SamplingOptions sampling;
   };

@@ -124,7 +124,8 @@ StepRequest decode_step(std::span<const std::byte> message) {
   WireReader in(message);
   StepRequest step;
   step.mode.exec = static_cast<Exec>(in.choice(2, "exec"));
-  step.mode.kernel = static_cast<LoraKernel>(in.choice(kernels::kLoraKinds.size(), "a LoRA kernel"));
+  step.mode.kernel =
+      static_cast<LoraKernel>(in.choice(kernels::kLoraKinds.size(), "a LoRA kernel"));
   step.mode.device_share = in.f64();
   step.mode.host_copy = static_cast<HostCopy>(in.choice(2, "host_copy"));
   step.mode.may_replay = in.flag();

@@ -119,11 +119,10 @@ class TwinBackend final : public Backend {
     TimeNs ready = now;
     for (const auto& [what, at] : state->loading) {
       const auto adapter = static_cast<AdapterId>(what);
-      const bool needed =
-          is_model(what)
-              ? loaded_model(what) == work.model
-              : adapter == work.merge || std::find(work.adapters.begin(), work.adapters.end(),
-                                                   adapter) != work.adapters.end();
+      const bool needed = is_model(what) ? loaded_model(what) == work.model
+                                         : adapter == work.merge ||
+                                               std::find(work.adapters.begin(), work.adapters.end(),
+                                                         adapter) != work.adapters.end();
       if (needed) ready = std::max(ready, at);
     }
     return ready;
@@ -141,8 +140,7 @@ std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, CostModels costs)
 }
 
 std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* cost) {
-  return make_twin_backend(
-      timeline, [cost](ModelId, int) -> const CostModel& { return *cost; });
+  return make_twin_backend(timeline, [cost](ModelId, int) -> const CostModel& { return *cost; });
 }
 
 class Twin final : public VirtualBackend {

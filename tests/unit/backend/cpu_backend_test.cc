@@ -1,9 +1,8 @@
 // Real runs on the CPU engine, in wall-clock time, with a tiny model: every technique serves every
 // request with the tokens that it would get alone, and a replay repeats every decision.
-#include "engine/backend/cpu/executor.h"
-
 #include <gtest/gtest.h>
 
+#include "engine/backend/cpu/executor.h"
 #include "engine/backend/device/accelerator.h"
 #include "engine/backend/device/real_backend.h"
 #include "engine/backend/device/thread_team.h"

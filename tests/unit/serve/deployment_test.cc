@@ -107,8 +107,7 @@ RunRecord run(const Fixture& fixture, Deploy deploy, const CostModels& costs) {
 
 RunRecord run(const Fixture& fixture, Deploy deploy) {
   static const test::LinearCost cost;
-  return run(fixture, std::move(deploy),
-             [](ModelId, int) -> const CostModel& { return cost; });
+  return run(fixture, std::move(deploy), [](ModelId, int) -> const CostModel& { return cost; });
 }
 
 TEST(Deployment, EqualReplicasHoldEveryModelAndTheSettingsSlots) {
@@ -174,7 +173,8 @@ TEST(Deployment, WhatLeavesNoKvIsRefusedInOneLine) {
   fixture.settings.device_memory = 30 * kMiB;
   const DeploymentView view = fixture.view();
   const std::string refused = view.memory(view.equal_replicas().units.front()).refused;
-  EXPECT_THAT(refused, HasSubstr("30 MiB for 24 MiB of weights, 2 MiB of activations and 2 adapter"));
+  EXPECT_THAT(refused,
+              HasSubstr("30 MiB for 24 MiB of weights, 2 MiB of activations and 2 adapter"));
   EXPECT_THROW(run(fixture, [](const DeploymentView& v) { return v.equal_replicas(); }), SpecError);
 }
 
@@ -322,16 +322,16 @@ TEST(SeveralModels, ShareADeviceAndItsBlocks) {
   const Fast fast;
   const Slow slow;
   const Fixture fixture;
-  const RunRecord record =
-      run(fixture,
-          [](const DeploymentView& view) {
-            Deployment deployment = view.equal_replicas();
-            deployment.units.resize(1);
-            return deployment;
-          },
-          [&](ModelId model, int) -> const CostModel& {
-            return model == kLarge ? static_cast<const CostModel&>(slow) : fast;
-          });
+  const RunRecord record = run(
+      fixture,
+      [](const DeploymentView& view) {
+        Deployment deployment = view.equal_replicas();
+        deployment.units.resize(1);
+        return deployment;
+      },
+      [&](ModelId model, int) -> const CostModel& {
+        return model == kLarge ? static_cast<const CostModel&>(slow) : fast;
+      });
   EXPECT_EQ(test::violation(fixture.workload, record), "");
   ASSERT_FALSE(record.step_log.empty());
   for (const StepRecord& step : record.step_log) {
@@ -356,7 +356,8 @@ TEST(SeveralModels, AUnitThatIsOffHasNoReplica) {
 TEST(AdaptersAsModels, AreModelsInTheAdaptersOrderWithTheBaseLast) {
   Workload workload;
   workload.adapters = {Adapter{"a", ModelId{}, 8, 1}, Adapter{"b", ModelId{}, 8, 1}};
-  workload.requests = {{0, AdapterId{1}, ModelId{}, 1, 1, 1}, {1, AdapterId{0}, ModelId{}, 1, 1, 1}};
+  workload.requests = {{0, AdapterId{1}, ModelId{}, 1, 1, 1},
+                       {1, AdapterId{0}, ModelId{}, 1, 1, 1}};
   WorkloadOfModels made = adapters_as_models(workload);
   EXPECT_EQ(made.names, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(made.workload.requests[0].model, ModelId{1});

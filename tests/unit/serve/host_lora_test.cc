@@ -79,8 +79,8 @@ struct HostLora : ::testing::Test {
     struct ToReplica0 final : ClusterPolicy {
       ReplicaId route(const RoutedRequest&, const ClusterView&) override { return ReplicaId{}; }
     };
-    Cluster cluster(settings, workload, policy, std::make_unique<ToReplica0>(),
-                    backend.get(), &timeline, &record);
+    Cluster cluster(settings, workload, policy, std::make_unique<ToReplica0>(), backend.get(),
+                    &timeline, &record);
     cluster.run();
   }
   // Everything on the host, all in one step.

@@ -6,10 +6,10 @@
 #include <set>
 
 #include "engine/core/rng.h"
-#include "engine/serve/request.h"
-#include "engine/serve/weight_pool.h"
 #include "engine/serve/kv_pool.h"
+#include "engine/serve/request.h"
 #include "engine/serve/view.h"
+#include "engine/serve/weight_pool.h"
 
 namespace servelab {
 namespace {

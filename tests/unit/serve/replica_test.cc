@@ -55,8 +55,8 @@ struct Fixture {
     const test::LinearCost cost;
     const auto backend = make_twin_backend(&timeline, &cost);
     const auto policy = [&] { return std::make_unique<ScriptedPolicy>(planner); };
-    Cluster cluster(settings, workload, policy, std::make_unique<ToReplica0>(),
-                    backend.get(), &timeline, &record);
+    Cluster cluster(settings, workload, policy, std::make_unique<ToReplica0>(), backend.get(),
+                    &timeline, &record);
     cluster.run();
     return record;
   }
@@ -286,7 +286,6 @@ TEST(Replica, TooManyUnfinishedRequestsMakeARunInvalidWhereThatIsAsked) {
   EXPECT_EQ(reasons(0.5),
             std::vector<std::string>{"3 of 4 requests were unfinished at the end (limit 50 %)"});
 }
-
 
 TEST(Replica, AStepWaitsForAnAdapterThatIsStillLoading) {
   Fixture fixture;

@@ -68,8 +68,10 @@ TEST_F(HostLoraSpec, CachedAdaptersAreNoneOfARealDevices) {
   const std::string cached =
       "techniques: [{technique: caraserve, label: cached, engine: {cached_adapters: true}}]\n";
   EXPECT_EQ(error("model: llama-2-7b\nhardware: a10-24g\n", cached), "");
-  EXPECT_THAT(error(kCpu, cached),
-              HasSubstr("technique 'cached': engine.cached_adapters is an oracle of backends in virtual time"));
+  EXPECT_THAT(
+      error(kCpu, cached),
+      HasSubstr(
+          "technique 'cached': engine.cached_adapters is an oracle of backends in virtual time"));
 }
 
 TEST_F(HostLoraSpec, UnknownSettingsAreToldWithTheKnown) {

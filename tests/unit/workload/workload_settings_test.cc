@@ -105,9 +105,10 @@ TEST(WorkloadSettingsTest, MissingFilesAndTracesMadeByHand) {
 }
 
 TEST(WorkloadSettingsTest, ArrivalSettingsWithoutEffectAreRefused) {
-  EXPECT_THAT(error_of("requests: 5\narrivals: {cv: 3}"),
-              HasSubstr("spec.yaml:2:12: 'cv' has no effect with process: poisson; remove it or "
-                        "use one of gamma, lognormal, switching, trace-rate, trace-shares, weibull"));
+  EXPECT_THAT(
+      error_of("requests: 5\narrivals: {cv: 3}"),
+      HasSubstr("spec.yaml:2:12: 'cv' has no effect with process: poisson; remove it or "
+                "use one of gamma, lognormal, switching, trace-rate, trace-shares, weibull"));
   const auto refused = [](const std::string& key, const std::string& arrivals) {
     EXPECT_THAT(error_of("requests: 5\narrivals: {" + arrivals + "}"),
                 HasSubstr("'" + key + "' has no effect with "))

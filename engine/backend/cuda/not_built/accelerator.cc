@@ -1,7 +1,7 @@
 // Stands for the CUDA engine in programs without it, so that their specs can name it.
-#include <string>
-
 #include "engine/backend/device/accelerator.h"
+
+#include <string>
 
 namespace servelab::cuda {
 namespace {
@@ -43,8 +43,8 @@ class NotBuilt final : public Accelerator {
   }
 };
 
-[[maybe_unused]] const bool registered = Registry<BackendKind>::instance().add(
-    "cuda", [] { return std::make_unique<NotBuilt>(); });
+[[maybe_unused]] const bool registered =
+    Registry<BackendKind>::instance().add("cuda", [] { return std::make_unique<NotBuilt>(); });
 
 }  // namespace
 }  // namespace servelab::cuda
