@@ -14,7 +14,7 @@ void StepBuilder::begin(const ReplicaView& view, StepPlan* plan, int max_batch) 
   requests_left_ = std::min(max_batch, view.limits().max_batch);
   tokens_left_ = view.limits().max_batch_tokens;
   block_tokens_ = view.kv().block_tokens();
-  page_blocks_ = view.blocks_for(plan->model, 1);
+  page_blocks_ = static_cast<int>(view.blocks_for(plan->model, 1));
   free_blocks_ = view.kv().free_blocks();
   free_slots_ = view.adapters().slots() - view.adapters().held();
   acquired_ = kBaseModel;

@@ -55,7 +55,7 @@ class StepBuilder {
   // Adds a slice for a decoding request that holds enough blocks, or one more that is free.
   bool add_decode(RequestId id, const RequestView& r) {
     if (full() || (!plan_->preempt.empty() && preempted(id))) return false;
-    if ((r.context() + 1) * page_blocks_ > std::int64_t{r.blocks()} * block_tokens_) {
+    if ((r.context() + 1) * page_blocks_ > r.blocks() * block_tokens_) {
       if (free_blocks_ < page_blocks_) return false;
       free_blocks_ -= page_blocks_;
     }
@@ -82,7 +82,7 @@ class StepBuilder {
   int requests_left_ = 0;
   int tokens_left_ = 0;
   int block_tokens_ = 1;
-  std::int64_t page_blocks_ = 1;  // KV blocks for block_tokens_ of the model's tokens
+  int page_blocks_ = 1;  // KV blocks for block_tokens_ of the model's tokens
   std::int64_t free_blocks_ = 0;
   std::int64_t free_slots_ = 0;
   AdapterId acquired_ = kBaseModel;  // must not give way before its request is added

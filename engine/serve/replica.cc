@@ -53,12 +53,11 @@ void Replica::plan() {
   SL_CHECK(!r.in_step_, "I2: the request is already in a step");
   SL_CHECK(slice.tokens >= 1 && slice.tokens <= r.pending(),
            "I6: a slice computes between one and all of the pending tokens");
-  SL_CHECK(r.model_ == step->model, "I12: a step runs requests of one model");
   SL_CHECK(step->exec != Exec::kMerged || r.adapter_ == step->merged,
            "I3: a merged step runs only its adapter's requests");
   if (r.phase_ != Phase::kRunning) enter_running(slice.request, &r);
   const std::int32_t context = r.context_ + slice.tokens;
-  if (std::int64_t{r.blocks_.count} * kv_->block_tokens() < context * step->blocks_per_page) {
+  if (r.blocks_.count * kv_->block_tokens() < context * step->blocks_per_page) {
     SL_CHECK(kv_->grow(&r.blocks_, view_.blocks_for(r.model_, context)),
              "I4: the step needs more KV blocks than are free");
   }
@@ -115,6 +114,7 @@ void Replica::apply(StepPlan* plan) {
            "I7: the step has more requests than max_batch");
   if (takes_turns(step.model)) use_model(step.model);
   for (const Slice& slice : step.slices) add_slice(slice, &step);
+  if (view_.unit_->models.size() > 1) check_models(step);
   step.shape.waiting = static_cast<std::int64_t>(view_.waiting_.size() + view_.swapped_.size());
   step.shape.served_adapters = static_cast<std::int64_t>(view_.adapter_table_.size());
   SL_CHECK(step.shape.tokens <= view_.limits_.max_batch_tokens,
@@ -137,6 +137,14 @@ void Replica::apply(StepPlan* plan) {
   shared_.backend->submit(work);
   swap_in_ = swap_out_ = 0;
   moves_.clear();
+}
+
+// Apart from the rest: where there is one model, a step costs nothing more for it.
+void Replica::check_models(const Step& step) const {
+  for (const Slice& slice : step.slices) {
+    SL_CHECK((*shared_.table)[index(slice.request)].model_ == step.model,
+             "I12: a step runs requests of one model");
+  }
 }
 
 // A step has few adapters on the host, as new requests bring them: looked up one by one.

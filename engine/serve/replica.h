@@ -87,7 +87,7 @@ class Replica {
     std::vector<AdapterId> host_adapters;  // not pinned: they lie in host memory
     BatchShape shape;
     ModelId model{};
-    std::int64_t blocks_per_page = 1;  // of that model
+    int blocks_per_page = 1;  // of that model
     Exec exec = Exec::kUnmerged;
     AdapterId merged = kBaseModel;
   };
@@ -119,6 +119,7 @@ class Replica {
   void finish_request(RequestId id, RequestView* r);
   void use_adapter(AdapterId id, Step* step);
   void use_model(ModelId id);
+  void check_models(const Step& step) const;
   void count_user(const RequestView& r, int change) {
     if (r.adapter_ != kBaseModel) adapters_->add_user(r.adapter_, change);
     if (takes_turns(r.model_)) models_->add_user(r.model_, change);
