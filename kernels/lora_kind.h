@@ -24,7 +24,8 @@ struct LoraTraits {
   bool all_pairs;  // every distinct pair over all rows; else each row's own
 };
 
-inline constexpr std::array<LoraTraits, 4> kLoraKinds = {{
+// Not inline: code for one instruction set shares no symbols with others'.
+constexpr std::array<LoraTraits, 4> kLoraKinds = {{
     {LoraKind::kBgmv, "bgmv", true, true, false},
     {LoraKind::kMbgmv, "mbgmv", true, false, false},
     {LoraKind::kSgmv, "sgmv", false, false, false},

@@ -86,9 +86,10 @@ RecorderOptions recorder_options(const PointSettings& settings) {
   return options;
 }
 
-void run_cluster(const PointSettings& settings, const Workload& workload, Backend* backend,
-                 Timeline* timeline, RunRecord* record) {
+void run_cluster(const PointSettings& settings, const Workload& workload, const CostModels& costs,
+                 Backend* backend, Timeline* timeline, RunRecord* record) {
   ClusterSettings cluster_as = cluster_settings(settings);
+  cluster_as.costs = costs;
   WorkloadOfModels models;
   if (settings.engine.adapters_as_models) {
     models = adapters_as_models(workload);
@@ -139,16 +140,17 @@ PointResult run_point(const PointSettings& settings, const Workload& workload,
   if (workload.requests.empty()) {
     result.record.invalid_reasons.push_back("the workload has no requests");
   }
+  const CostModels costs = cost_models(settings);
   if (is_real(settings.backend)) {
-    const auto cost = point_cost_model(settings);
-    const RealRun run = open_real_run(settings, workload, cost.get(), group);
-    run_cluster(settings, workload, run.backend.get(), run.timeline.get(), &result.record);
+    const RealRun run =
+        open_real_run(settings, workload, &costs({}, settings.cluster.tensor_parallel), group);
+    run_cluster(settings, workload, costs, run.backend.get(), run.timeline.get(), &result.record);
   } else {
     VirtualTimeline timeline;
     const auto kind = Registry<BackendKind>::instance().make(settings.backend);
     const auto backend = static_cast<const VirtualBackend&>(*kind).make(
-        &timeline, cost_models(settings), from_seconds(settings.runtime.null_time_s));
-    run_cluster(settings, workload, backend.get(), &timeline, &result.record);
+        &timeline, costs, from_seconds(settings.runtime.null_time_s));
+    run_cluster(settings, workload, costs, backend.get(), &timeline, &result.record);
   }
   result.summary = summarize(workload, result.record);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
@@ -162,8 +164,9 @@ RunRecord replay_point(const PointSettings& settings, const Workload& workload,
   record.options = recorder_options(settings);
   record.options.measure_scheduling = record.options.keep_delivered = false;
   ReplayTimeline timeline(original.delivered);
-  const auto backend = make_replay_backend(&timeline, cost_models(settings), original.step_timings);
-  run_cluster(settings, workload, backend.get(), &timeline, &record);
+  const CostModels costs = cost_models(settings);
+  const auto backend = make_replay_backend(&timeline, costs, original.step_timings);
+  run_cluster(settings, workload, costs, backend.get(), &timeline, &record);
   return record;
 }
 

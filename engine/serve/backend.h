@@ -157,9 +157,6 @@ constexpr ModelId loaded_model(std::uint32_t what) {
   return static_cast<ModelId>(what & ~kIsModel);
 }
 
-// Cost models by model and by how many devices share it; what it returns outlives the backend.
-using CostModels = std::function<const CostModel&(ModelId model, int devices)>;
-
 // The digital twin: durations from cost models, on a virtual timeline, which outlives it. Loads and
 // swaps of one replica share its host link and queue on it.
 std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, CostModels costs);

@@ -23,8 +23,9 @@ struct ClusterSettings {
   EngineSettings engine;
   Bytes device_memory = 0;  // of one device, that the engine may use: memory x memory_fraction
   std::vector<ServedModel> models = std::vector<ServedModel>(1);  // indexed by ModelId
-  bool reveal_output_length = false;           // the technique declares the oracle
-  TimeNs stop_at = kNever;                     // requests unfinished then stay kUnfinished
+  CostModels costs;                   // that a deployment is decided by; none where nobody asks
+  bool reveal_output_length = false;  // the technique declares the oracle
+  TimeNs stop_at = kNever;            // requests unfinished then stay kUnfinished
   TimeNs max_arrival_lag = from_seconds(0.1);  // a request that enters later makes a run INVALID
   double max_unfinished = 1;  // share of the requests; a larger one at the end: INVALID
   // A migrated request travels as tokens and is prefilled again where it arrives (dLoRA 5.2).

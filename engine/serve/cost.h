@@ -4,6 +4,7 @@
 #define SERVELAB_SERVE_COST_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "engine/core/check.h"
 #include "engine/core/units.h"
@@ -134,6 +135,9 @@ class CostModel {
   // which waits for its own; 1: the step waits for all of it.
   virtual int swap_pieces() const { return 1; }
 };
+
+// Cost models by model and by how many devices share it; what it returns lives as long as the run.
+using CostModels = std::function<const CostModel&(ModelId model, int devices)>;
 
 }  // namespace servelab
 

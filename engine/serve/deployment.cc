@@ -50,6 +50,7 @@ DeploymentView::DeploymentView(const ClusterSettings& settings, const Workload& 
       devices_(settings.replicas * settings.tensor_parallel),
       device_memory_(settings.device_memory),
       engine_(settings.engine),
+      costs_(settings.costs),
       long_term_shares_(workload.adapter_shares),
       base_rates_(settings.models.size()) {
   const auto adapters = static_cast<double>(workload.adapters.size());
@@ -93,6 +94,11 @@ double DeploymentView::rate(AdapterId adapter) const {
 }
 
 double DeploymentView::rate(ModelId model) const { return base_rates_[index(model)]; }
+
+const CostModel& DeploymentView::cost(ModelId model, int devices) const {
+  SL_CHECK(costs_ != nullptr, "a run whose policy asks for costs has cost models");
+  return costs_(model, devices);
+}
 
 UnitMemory DeploymentView::memory(const Unit& unit) const {
   UnitMemory memory;
@@ -154,8 +160,11 @@ void check_deployment(const DeploymentView& view, const Deployment& deployment) 
       used[static_cast<std::size_t>(device)] = true;
     }
     int turns = 0;
+    std::set<ModelId> models;
+    check(!unit.models.empty(), "serves no model");
     for (const UnitModel& entry : unit.models) {
       check(index(entry.model) < served.size(), "names a model that is not in the run");
+      check(models.insert(entry.model).second, "names a model twice");
       served[index(entry.model)] = true;
       turns += entry.takes_turns ? 1 : 0;
     }

@@ -12,6 +12,7 @@
 
 #include "engine/core/ids.h"
 #include "engine/core/units.h"
+#include "engine/serve/cost.h"
 #include "engine/serve/request.h"
 #include "engine/serve/weight_pool.h"
 
@@ -95,10 +96,13 @@ class DeploymentView {
   // without one. 0 where all arrive at once.
   double rate(AdapterId adapter) const;
   double rate(ModelId model) const;
+  // What steps of a model would take on so many devices.
+  const CostModel& cost(ModelId model, int devices) const;
   double mean_prompt_tokens() const { return mean_prompt_tokens_; }
   double mean_output_tokens() const { return mean_output_tokens_; }
 
-  // The spec's replicas: each with every model and nothing held before the first request.
+  // The spec's replicas: each with every model and nothing held before the first request. Adapters'
+  // bytes are those on as many devices as these have.
   const Deployment& equal_replicas() const { return equal_replicas_; }
   UnitMemory memory(const Unit& unit) const;
 
@@ -108,6 +112,7 @@ class DeploymentView {
   int devices_ = 1;
   Bytes device_memory_ = 0;
   const EngineSettings& engine_;
+  const CostModels& costs_;
   std::vector<double> long_term_shares_;
   double adapter_rate_ = 0;         // of all adapters together
   std::vector<double> base_rates_;  // by model
@@ -118,7 +123,7 @@ class DeploymentView {
 
 // I11: throws InvariantError, naming the unit, unless `deployment` can be built from what `view`
 // has: devices that are there, each used once; models that exist, each served somewhere; adapters
-// that exist, each held once where its model is, and no more than there are slots for.
+// that exist, each held once and where its model is.
 void check_deployment(const DeploymentView& view, const Deployment& deployment);
 
 }  // namespace servelab

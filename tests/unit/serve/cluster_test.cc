@@ -7,6 +7,7 @@
 
 #include <functional>
 
+#include "tests/support/scripted.h"
 #include "tests/support/test_cluster.h"
 
 namespace servelab {
@@ -14,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using Outcome = Rebalance::Outcome;
-using Planner = std::function<bool(const ReplicaView&, StepPlan*)>;
+using test::Planner;
 using Placement = std::vector<std::vector<AdapterId>>;  // by replica
 using Look = std::function<Rebalance(const ClusterView&)>;
 
@@ -22,15 +23,6 @@ constexpr TimeNs kMs = 1'000'000;
 constexpr RequestId kFirst{0};
 constexpr AdapterId kA{0}, kB{1}, kC{2};
 constexpr ReplicaId kHere{0}, kThere{1};
-
-class ScriptedReplica final : public ReplicaPolicy {
- public:
-  explicit ScriptedReplica(Planner planner) : planner_(std::move(planner)) {}
-  bool plan(const ReplicaView& view, StepPlan* out) override { return planner_(view, out); }
-
- private:
-  Planner planner_;
-};
 
 // Routes everything to replica 0.
 class ScriptedCluster final : public ClusterPolicy {
@@ -102,7 +94,7 @@ struct TwoReplicas {
     record.options.token_times = true;
     int made = 0;
     const auto policy = [&] {
-      return std::make_unique<ScriptedReplica>(made++ == 0 ? here : there);
+      return std::make_unique<test::ScriptedPolicy>(made++ == 0 ? here : there);
     };
     Cluster cluster(settings, workload, policy,
                     std::make_unique<ScriptedCluster>(period, std::move(look), placement), &backend,

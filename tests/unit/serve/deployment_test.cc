@@ -7,6 +7,7 @@
 
 #include "engine/serve/cluster.h"
 #include "engine/workload/adapters_as_models.h"
+#include "tests/support/scripted.h"
 #include "tests/support/test_cluster.h"
 
 namespace servelab {
@@ -201,6 +202,10 @@ TEST(Deployment, TheViewKnowsRatesAndLengths) {
   EXPECT_DOUBLE_EQ(view.mean_prompt_tokens(), 20);
   EXPECT_DOUBLE_EQ(view.mean_output_tokens(), 4);
   EXPECT_EQ(view.devices(), 4);
+  EXPECT_THROW(view.cost(kSmall, 1), InvariantError) << "nobody gave it any";
+  const test::LinearCost cost;
+  fixture.settings.costs = [&cost](ModelId, int) -> const CostModel& { return cost; };
+  EXPECT_EQ(&fixture.view().cost(kLarge, 2), &cost);
 }
 
 TEST(Invariants, I11DeploymentsThatCannotBeBuilt) {
@@ -217,6 +222,8 @@ TEST(Invariants, I11DeploymentsThatCannotBeBuilt) {
       {"has no device", {unit_of({}, {small, large})}},
       {"a device that is not there", {unit_of({4}, {small, large})}},
       {"a device that another unit has", {unit_of({0}, {small}), unit_of({1, 0}, {large})}},
+      {"serves no model", {unit_of({0}, {}), unit_of({1}, {small, large})}},
+      {"a model twice", {unit_of({0}, {small, large, small})}},
       {"a model that is not in the run", {unit_of({0}, {{ModelId{2}, 1, false}})}},
       {"no place for them", {unit_of({0}, {small, turns})}},
       {"an adapter twice", {holds_twice}},
@@ -256,15 +263,6 @@ TEST(Invariants, I11RequestsGoWhereTheirModelIs) {
 }
 
 TEST(Invariants, I12OneModelPerStepAndOnTheDevice) {
-  struct Scripted final : ReplicaPolicy {
-    explicit Scripted(std::function<void(StepPlan*)> plan) : plan_(std::move(plan)) {}
-    bool plan(const ReplicaView& view, StepPlan* out) override {
-      if (view.waiting().size() < 2) return false;
-      plan_(out);
-      return true;
-    }
-    std::function<void(StepPlan*)> plan_;
-  };
   Fixture fixture;
   for (Request& request : fixture.workload.requests) {
     request.arrival = 0;
@@ -276,7 +274,15 @@ TEST(Invariants, I12OneModelPerStepAndOnTheDevice) {
     const auto backend = make_twin_backend(&timeline, &cost);
     RunRecord record;
     Cluster cluster(
-        fixture.settings, fixture.workload, [&] { return std::make_unique<Scripted>(plan); },
+        fixture.settings, fixture.workload,
+        [&] {
+          return std::make_unique<test::ScriptedPolicy>(
+              [plan](const ReplicaView& view, StepPlan* out) {
+                if (view.waiting().size() < 2) return false;
+                plan(out);
+                return true;
+              });
+        },
         std::make_unique<Deployed>([&](const DeploymentView&) {
           Unit unit = unit_of({0}, {{kSmall, 1, takes_turns}, {kLarge, 1, takes_turns}});
           unit.model_slots = takes_turns ? 1 : 0;
@@ -303,24 +309,19 @@ TEST(Invariants, I12OneModelPerStepAndOnTheDevice) {
 // Two models on one device: each step is charged by its own model's cost, and each request's KV by
 // its own model's size, from one pool.
 TEST(SeveralModels, ShareADeviceAndItsBlocks) {
-  class Slow final : public CostModel {
+  class Flat final : public CostModel {
    public:
-    StepCost step(const BatchShape&, Exec, LoraKernel) const override { return {.dense = 5000}; }
+    explicit Flat(TimeNs each) : each_(each) {}
+    StepCost step(const BatchShape&, Exec, LoraKernel) const override { return {.dense = each_}; }
     TimeNs merge(int) const override { return 1; }
     TimeNs unmerge(int) const override { return 1; }
     TimeNs host_to_device(Bytes) const override { return 1; }
     TimeNs device_to_host(Bytes) const override { return 1; }
+
+   private:
+    TimeNs each_;
   };
-  class Fast final : public CostModel {
-   public:
-    StepCost step(const BatchShape&, Exec, LoraKernel) const override { return {.dense = 1000}; }
-    TimeNs merge(int) const override { return 1; }
-    TimeNs unmerge(int) const override { return 1; }
-    TimeNs host_to_device(Bytes) const override { return 1; }
-    TimeNs device_to_host(Bytes) const override { return 1; }
-  };
-  const Fast fast;
-  const Slow slow;
+  const Flat fast(1000), slow(5000);
   const Fixture fixture;
   const RunRecord record = run(
       fixture,
@@ -329,9 +330,7 @@ TEST(SeveralModels, ShareADeviceAndItsBlocks) {
         deployment.units.resize(1);
         return deployment;
       },
-      [&](ModelId model, int) -> const CostModel& {
-        return model == kLarge ? static_cast<const CostModel&>(slow) : fast;
-      });
+      [&](ModelId model, int) -> const CostModel& { return model == kLarge ? slow : fast; });
   EXPECT_EQ(test::violation(fixture.workload, record), "");
   ASSERT_FALSE(record.step_log.empty());
   for (const StepRecord& step : record.step_log) {

@@ -7,26 +7,20 @@
 #include <map>
 
 #include "engine/serve/replica.h"
+#include "tests/support/scripted.h"
 #include "tests/support/test_cluster.h"
 
 namespace servelab {
 namespace {
 
+using test::Planner;
+using test::ScriptedPolicy;
+using test::ToReplica0;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Planner = std::function<bool(const ReplicaView&, StepPlan*)>;
 
 constexpr RequestId kFirst{0}, kSecond{1}, kThird{2};
 constexpr AdapterId kA{0}, kB{1};
-
-class ScriptedPolicy final : public ReplicaPolicy {
- public:
-  explicit ScriptedPolicy(Planner planner) : planner_(std::move(planner)) {}
-  bool plan(const ReplicaView& view, StepPlan* out) override { return planner_(view, out); }
-
- private:
-  Planner planner_;
-};
 
 // A twin that keeps what it was handed.
 class Watched final : public ForwardingBackend {
@@ -76,9 +70,6 @@ struct HostLora : ::testing::Test {
     VirtualTimeline timeline;
     backend = std::make_unique<Watched>(make_twin_backend(&timeline, &cost));
     const auto policy = [&] { return std::make_unique<ScriptedPolicy>(planner); };
-    struct ToReplica0 final : ClusterPolicy {
-      ReplicaId route(const RoutedRequest&, const ClusterView&) override { return ReplicaId{}; }
-    };
     Cluster cluster(settings, workload, policy, std::make_unique<ToReplica0>(), backend.get(),
                     &timeline, &record);
     cluster.run();

@@ -4,29 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "engine/core/rng.h"
+#include "tests/support/scripted.h"
 #include "tests/support/test_cluster.h"
 
 namespace servelab {
 namespace {
 
-using Planner = std::function<bool(const ReplicaView&, StepPlan*)>;
-
-class ScriptedPolicy final : public ReplicaPolicy {
- public:
-  explicit ScriptedPolicy(Planner planner) : planner_(std::move(planner)) {}
-  bool plan(const ReplicaView& view, StepPlan* out) override { return planner_(view, out); }
-
- private:
-  Planner planner_;
-};
-
-class ToReplica0 final : public ClusterPolicy {
- public:
-  ReplicaId route(const RoutedRequest&, const ClusterView&) override { return ReplicaId{}; }
-};
+using test::Planner;
+using test::ScriptedPolicy;
+using test::ToReplica0;
 
 struct Fixture {
   Workload workload;
