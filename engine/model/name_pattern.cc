@@ -172,6 +172,15 @@ std::string text_of(int error) {
   return reinterpret_cast<const char*>(text);
 }
 
+// Its beginning, on one line.
+std::string shown(const std::string& pattern) {
+  std::string text = pattern.substr(0, 80);
+  for (char& c : text) {
+    if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = '?';
+  }
+  return text;
+}
+
 PCRE2_SPTR units_of(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.data() != nullptr ? text.data() : "");
 }
@@ -179,7 +188,7 @@ PCRE2_SPTR units_of(std::string_view text) {
 }  // namespace
 
 NamePattern::NamePattern(const std::string& pattern, const std::string& where)
-    : subject_(where + ": the pattern '" + pattern.substr(0, 80) + "' ") {
+    : subject_(where + ": the pattern '" + shown(pattern) + "' ") {
   const std::string text = Translation(pattern, subject_).pcre2();
   whole_ = compile(text, PCRE2_ENDANCHORED, kDeepest);
   tail_ = compile("(?:.*\\.)?(?:" + text + ")$", 0, kDeepest + 1);

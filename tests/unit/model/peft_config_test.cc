@@ -141,6 +141,7 @@ TEST(NamePatternTest, OtherSyntaxIsRefused) {
         << pattern;
   }
   EXPECT_THAT(error_of([&] { NamePattern(std::string(5000, '('), "p"); }), HasSubstr("too long"));
+  EXPECT_THAT(error_of([&] { NamePattern("a\n\x1b[", "p"); }), HasSubstr("pattern 'a??[' "));
   EXPECT_THAT(error_of([&] { NamePattern(std::string(500, '('), "p"); }), HasSubstr("deeply"));
 }
 
