@@ -108,10 +108,8 @@ SchedulerSample probe_scheduler(const std::string& backend, const PlannedSchedul
     made_by->share_host(0, {.threads = threads}, &plan);
     return made_by->make(model, *weights, plan);
   };
-  RealBackendOptions options;
-  options.widest_rank = kRank;
   const auto engine = make_real_backend(&timeline, &cost, workload, &adapters,
-                                        random_prompts(0, model.vocab), make, options);
+                                        random_prompts(0, model.vocab), make, {});
   Observer observer(engine.get());
   RunRecord record;
   record.options.measure_scheduling = true;

@@ -151,15 +151,12 @@ kernels::GemmLibrary gemm_library(const RuntimeSection& runtime) {
   return kernels::GemmLibrary::kNative;
 }
 
-RealBackendOptions backend_options(const PointSettings& settings, const Workload& workload) {
+RealBackendOptions backend_options(const PointSettings& settings) {
   RealBackendOptions options;
   options.measure_parts = settings.runtime.measure_parts;
   options.sampling.temperature = settings.runtime.temperature;
   options.sampling.top_p = settings.runtime.top_p;
   options.sampling.seed = static_cast<std::uint64_t>(settings.seed);
-  for (const Adapter& adapter : workload.adapters) {
-    options.widest_rank = std::max(options.widest_rank, adapter.rank);
-  }
   return options;
 }
 
@@ -174,11 +171,10 @@ std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Wo
                                          const CostModel* cost, const RealRun& run,
                                          PromptSource prompts, ranks::RankGroup* group) {
   const std::shared_ptr<const Accelerator> engine = find_accelerator(settings.backend);
-  const RealBackendOptions options = backend_options(settings, workload);
+  const RealBackendOptions options = backend_options(settings);
   DevicePlan base;
   base.type = element_type(settings.backend, settings.runtime, settings.model);
   base.targets = linear_layers(settings.lora.targets);
-  base.widest_rank = options.widest_rank;
   base.merges = settings.technique->capabilities().merges;
   base.host_lora = settings.technique->capabilities().host_lora;
   base.gemm = gemm_library(settings.runtime);
@@ -196,6 +192,7 @@ std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Wo
     plan.whole_models = layout.model_slots > 0;
     plan.adapters = plan.whole_models ? layout.model_slots : static_cast<int>(layout.adapters);
     plan.padded = layout.padded_adapters;
+    plan.widest_rank = layout.widest_rank;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);
     engine->share_host(static_cast<int>(replica),
                        {settings.cluster.replicas, settings.runtime.threads,

@@ -31,7 +31,8 @@ struct ReplicaLayout {
   int max_batch = 0;
   int max_batch_tokens = 0;
   int model_slots = 0;           // places for the weights of models that take turns
-  bool padded_adapters = false;  // every adapter has a slot as wide as the largest rank
+  bool padded_adapters = false;  // every adapter has a slot as wide as `widest_rank`
+  int widest_rank = 0;           // of the adapters that it may hold (S_max)
   std::int64_t adapters = 0;     // held at once, at most
   Bytes pool_bytes = 0;          // of KV blocks, which unified adapters share
 };

@@ -1,8 +1,10 @@
 // How a replica starts from its unit, and its queues by adapter and model.
+#include <algorithm>
 
 #include "engine/serve/replica.h"
 
 namespace servelab {
+
 Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit,
                  const UnitMemory& memory, const SharedState& shared,
                  std::unique_ptr<ReplicaPolicy> policy)
@@ -36,6 +38,13 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
   layout.max_batch_tokens = engine.limits.max_batch_tokens;
   layout.model_slots = unit.model_slots;
   layout.padded_adapters = engine.adapter_memory == AdapterMemory::kSlots;
+  if (layout.padded_adapters) {
+    layout.widest_rank = unit.slot_rank;
+  } else {
+    for (const Adapter& adapter : workload.adapters) {
+      layout.widest_rank = std::max(layout.widest_rank, adapter.rank);
+    }
+  }
   layout.adapters = layout.padded_adapters ? memory.adapters.slots
                                            : static_cast<std::int64_t>(workload.adapters.size());
   layout.pool_bytes = memory.kv_blocks * memory.block_bytes;

@@ -32,8 +32,6 @@ class CudaEngine final : public test::TestedEngine {
                                        const ModelWeights& weights, const Workload& workload,
                                        AdapterSource* adapters,
                                        PromptSource prompts) const override {
-    RealBackendOptions options;
-    options.widest_rank = kWidest;
     const auto make = [this, &weights, &workload](ReplicaId, const ReplicaLayout& layout) {
       DevicePlan plan = tiny_plan();
       plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
@@ -44,7 +42,7 @@ class CudaEngine final : public test::TestedEngine {
       for (const Adapter& adapter : workload.adapters) plan.adapter_bytes += adapter.bytes;
       return find_accelerator("cuda")->make(model_, weights, plan);
     };
-    return make_real_backend(timeline, cost, workload, adapters, std::move(prompts), make, options);
+    return make_real_backend(timeline, cost, workload, adapters, std::move(prompts), make, {});
   }
   std::unique_ptr<Executor> executor(const ModelWeights& weights) const override {
     DevicePlan plan = tiny_plan();

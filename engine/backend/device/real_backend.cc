@@ -53,7 +53,7 @@ class Engine final : public RealBackend {
     padded_ = layout.padded_adapters;
     replicas_.push_back(std::make_unique<DeviceReplica>(
         replica, timeline_, adapters_, workload_.adapters.size(), std::move(device),
-        DeviceReplica::Settings{adapters_as_models_, padded_ ? options_.widest_rank : 0,
+        DeviceReplica::Settings{adapters_as_models_, padded_ ? layout.widest_rank : 0,
                                 options_.measure_parts, options_.sampling}));
     dropped_.emplace_back();
   }

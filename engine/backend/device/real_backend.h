@@ -42,7 +42,6 @@ using ExecutorFactory =
 
 struct RealBackendOptions {
   SamplingOptions sampling;
-  int widest_rank = 0;  // of all adapters: the width of a slot
   bool measure_parts = false;
 };
 

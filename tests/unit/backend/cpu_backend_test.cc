@@ -23,8 +23,6 @@ class CpuEngine final : public test::TestedEngine {
                                        const ModelWeights& weights, const Workload& workload,
                                        AdapterSource* adapters,
                                        PromptSource prompts) const override {
-    RealBackendOptions options;
-    options.widest_rank = 16;
     const auto make = [this, &weights](ReplicaId, const ReplicaLayout& layout) {
       DevicePlan plan;
       plan.type = kernels::DType::kF32;
@@ -33,7 +31,7 @@ class CpuEngine final : public test::TestedEngine {
       plan.host_threads = 2;
       return find_accelerator("cpu")->make(model_, weights, plan);
     };
-    return make_real_backend(timeline, cost, workload, adapters, std::move(prompts), make, options);
+    return make_real_backend(timeline, cost, workload, adapters, std::move(prompts), make, {});
   }
   std::unique_ptr<Executor> executor(const ModelWeights& weights) const override {
     CpuExecutorOptions options;
