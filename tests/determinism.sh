@@ -23,4 +23,4 @@ mapfile -t real_specs < <(grep -l '^backend: cpu' experiments/smoke/*.yaml)
 "$build/servelab" run "${real_specs[@]}" --out "$out/real" --quiet
 "$build/servelab" replay "${real_specs[@]}" --out "$out/real"
 
-"$python" tests/same_results.py "$out/O3" "$out/again" "$out/O0"
+"$python" tests/same_results.py --with-logs "$out/O3" "$out/again" "$out/O0"

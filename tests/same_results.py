@@ -29,6 +29,8 @@ def points(folder: Path) -> dict[tuple, tuple]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", type=Path, nargs="+", metavar="RESULTS")
+    parser.add_argument("--with-logs", action="store_true",
+                        help="fail where no two equal points kept their decision logs as text")
     parser.add_argument("--except", dest="excepted", action="append", default=[],
                         metavar="TECHNIQUE", help="whose points may differ; they are counted")
     options = parser.parse_args()
@@ -53,7 +55,7 @@ def main() -> int:
         print(f"same results: {name[0]} {sweep} {name[2]} seed {name[3]} {what}")
     print(f"same results: {len(names)} points, {logs} with decision logs, {bad} differ"
           + (f", {excepted} of {', '.join(options.excepted)} may" if options.excepted else ""))
-    return 1 if bad else 0
+    return 1 if bad or (options.with_logs and not logs) else 0
 
 
 if __name__ == "__main__":

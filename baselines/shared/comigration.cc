@@ -7,9 +7,9 @@ namespace servelab {
 namespace {
 
 // A request's KV, with the tokens that it will compute next.
-double held_bytes(const ReplicaView& replica, const RequestView& r, double block_bytes) {
+double held_bytes(const ReplicaView& replica, const RequestView& r) {
   return static_cast<double>(replica.blocks_for(r.model(), r.context() + r.pending())) *
-         block_bytes;
+         static_cast<double>(replica.block_bytes());
 }
 
 // Recomputing what a migrated request had in its KV cache, as a step of its own.
@@ -87,7 +87,7 @@ void ComigrationBuilder::add_replica(std::size_t replica, bool may_send, bool ma
                                      const ExecSeconds& exec_s) {
   const ReplicaView& from = *view_->replicas()[replica];
   MigrationReplica one;
-  one.device_bytes = static_cast<double>(from.kv().total_blocks() * view_->block_bytes());
+  one.device_bytes = static_cast<double>(from.kv().total_blocks() * from.block_bytes());
   one.may_send = may_send;
   one.may_receive = may_receive;
   problem_.replicas.push_back(one);
@@ -105,7 +105,7 @@ void ComigrationBuilder::add_request(const ReplicaView& replica, RequestId id,
   request.home = static_cast<int>(replicas_.size()) - 1;
   request.exec_s = exec_s(r.adapter());
   request.move_s = to_seconds(view_->migration_delay()) + recompute_seconds(replica, r);
-  request.bytes = held_bytes(replica, r, static_cast<double>(view_->block_bytes()));
+  request.bytes = held_bytes(replica, r);
   problem_.requests.push_back(request);
   requests_.push_back(id);
 }

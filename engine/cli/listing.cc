@@ -11,6 +11,7 @@
 #include "engine/core/params.h"
 #include "engine/core/registry.h"
 #include "engine/model/model_config.h"
+#include "engine/serve/backend.h"
 #include "engine/serve/policy.h"
 #include "engine/spec/spec.h"
 #include "engine/workload/settings.h"
@@ -59,16 +60,6 @@ std::string names_line(const std::string& title, const std::vector<std::string>&
     text += name;
   }
   return title + ":\n  " + (text.empty() ? "(none)" : text) + "\n";
-}
-
-template <class Section>
-std::vector<std::string> choices_of(Section section, const std::string& name) {
-  ParamFields fields;
-  section.fields(fields);
-  for (const ParamField& field : fields.all()) {
-    if (field.name() == name) return field.choices();
-  }
-  return {};
 }
 
 std::string file_fields(const std::string& title, const ParamFields& fields) {
@@ -160,7 +151,11 @@ std::string list_text(const Library& library) {
   for (const std::string& name : policies.names()) {
     text += fmt::format("  {:<24} {}\n", name, policies.make(name)->summary());
   }
-  text += names_line("backends (`backend`)", choices_of(SpecHeader{}, "backend"));
+  text += "backends (`backend`):\n";
+  const auto& backends = Registry<BackendKind>::instance();
+  for (const std::string& name : backends.names()) {
+    text += fmt::format("  {:<24} {}\n", name, backends.make(name)->summary());
+  }
   text += names_line("models", library.names("model"));
   text += names_line("hardware", library.names("hardware"));
   text += names_line("workloads", library.names("workload"));

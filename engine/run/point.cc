@@ -142,7 +142,7 @@ double number_or(const ConfigNode& map, const char* key, double otherwise) {
 void check_workload(const ConfigNode& workload) {
   if (number_or(workload, "models", 1) > 1) {
     throw SpecError(workload.find("models")->mark,
-                    "workload.models: the twin runs one model per replica so far");
+                    "workload.models: no technique here serves several base models yet");
   }
   const double requests = number_or(workload, "requests", 0);
   if (requests > kMostRequests) {
@@ -246,9 +246,8 @@ ConfigNode sources_node(const BuiltWorkload& workload) {
 
 }  // namespace
 
-std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings) {
-  return make_cost_model(settings.model, settings.hardware, settings.cluster.tensor_parallel,
-                         settings.lora.targets);
+std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings, int devices) {
+  return make_cost_model(settings.model, settings.hardware, devices, settings.lora.targets);
 }
 
 std::unique_ptr<ClusterPolicy> point_cluster_policy(const PointSettings& settings) {
@@ -284,7 +283,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   }
   choose_route(spec, settings, entry, &point);
   try {
-    point_cost_model(point);
+    point_cost_model(point, point.cluster.tensor_parallel);
   } catch (const SpecError& error) {
     throw SpecError(section_of(settings, "cluster").mark, error.what());
   }

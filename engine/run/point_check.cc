@@ -11,7 +11,7 @@ void check_host_lora(const PointSettings& point) {
   const char* why = nullptr;
   const auto kind = Registry<BackendKind>::instance().make(point.backend);
   if (!kind->is_real() && static_cast<const VirtualBackend&>(*kind).uses_costs()) {
-    why = point_cost_model(point)->no_host_lora();
+    why = point_cost_model(point, point.cluster.tensor_parallel)->no_host_lora();
   }
   if (is_real(point.backend) && point.runtime.adapter_store == "disk") why = kHostLoraFromDisk;
   if (why != nullptr) throw SpecError(why);

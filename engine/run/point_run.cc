@@ -114,15 +114,14 @@ void run_cluster(const PointSettings& settings, const Workload& workload, const 
 }
 
 // Cost models of the spec's model, which all models of a run are so far, by devices that share it.
+// `settings` outlives them; copies share what was made.
 CostModels cost_models(const PointSettings& settings) {
   auto made = std::make_shared<std::map<int, std::unique_ptr<CostModel>>>();
-  return
-      [settings = PointSettings(settings), made](ModelId, int devices) mutable -> const CostModel& {
-        std::unique_ptr<CostModel>& cost = (*made)[devices];
-        settings.cluster.tensor_parallel = devices;
-        if (cost == nullptr) cost = point_cost_model(settings);
-        return *cost;
-      };
+  return [&settings, made](ModelId, int devices) -> const CostModel& {
+    std::unique_ptr<CostModel>& cost = (*made)[devices];
+    if (cost == nullptr) cost = point_cost_model(settings, devices);
+    return *cost;
+  };
 }
 
 }  // namespace

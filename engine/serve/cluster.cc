@@ -93,7 +93,6 @@ void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
     if (unit.off) continue;
     const UnitMemory memory = known.memory(unit);
     if (!memory.refused.empty()) throw SpecError(memory.refused);
-    view_.block_bytes_ = memory.block_bytes;
     replicas_.push_back(std::make_unique<Replica>(static_cast<ReplicaId>(replicas_.size()),
                                                   settings_, unit, memory, shared,
                                                   make_replica_policy()));

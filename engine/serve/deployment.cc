@@ -110,8 +110,11 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
     const Bytes page = needs.kv_per_token * engine_.block_tokens;
     SL_CHECK(page > 0, "a KV block has a size");
     memory.block_bytes = std::gcd(memory.block_bytes, page);
-    (entry.takes_turns ? largest_turn : memory.weights) =
-        entry.takes_turns ? std::max(largest_turn, needs.weights) : memory.weights + needs.weights;
+    if (entry.takes_turns) {
+      largest_turn = std::max(largest_turn, needs.weights);
+    } else {
+      memory.weights += needs.weights;
+    }
     memory.activations = std::max(memory.activations, needs.activations);
   }
   for (const UnitModel& entry : unit.models) {

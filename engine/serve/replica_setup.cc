@@ -66,6 +66,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
   view_.queues_.resize(workload.adapters.size() + shared.models.size());
   view_.active_position_.resize(workload.adapters.size() + 1);
   view_.kv_ = kv_.get();
+  view_.block_bytes_ = memory.block_bytes;
   view_.adapters_ = adapters_.get();
   view_.models_ = models_.get();
 

@@ -124,6 +124,7 @@ class ReplicaView {
   std::span<const AdapterId> active_adapters() const { return active_; }
 
   const KvPool& kv() const { return *kv_; }
+  Bytes block_bytes() const { return block_bytes_; }  // of one of its blocks
   // KV blocks that `tokens` tokens of a model need.
   std::int64_t blocks_for(ModelId model, std::int64_t tokens) const {
     return kv_->blocks_for(tokens) * blocks_per_page_[index(model)];
@@ -165,6 +166,7 @@ class ReplicaView {
   std::vector<AdapterId> active_;
   std::vector<std::uint32_t> active_position_;  // where queues_[i] stands in active_
   KvPool* kv_ = nullptr;
+  Bytes block_bytes_ = 0;
   AdapterPool* adapters_ = nullptr;
   ModelPool* models_ = nullptr;
   std::vector<AdapterId> merged_;  // by model
@@ -190,7 +192,6 @@ class ClusterView {
   const Deployment& deployment() const { return deployment_; }
   std::span<const ServedModel> models() const { return models_; }
 
-  Bytes block_bytes() const { return block_bytes_; }           // of one block of a replica's pool
   TimeNs migration_delay() const { return migration_delay_; }  // that a request is on its way
 
  private:
@@ -199,7 +200,6 @@ class ClusterView {
   std::span<const Adapter> adapter_table_;
   Deployment deployment_;
   std::span<const ServedModel> models_;
-  Bytes block_bytes_ = 0;
   TimeNs migration_delay_ = 0;
 };
 

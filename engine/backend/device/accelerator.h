@@ -81,7 +81,7 @@ struct ElementTypes {
 struct HostShares {
   int replicas = 1;      // of the run, on this machine
   int threads = 0;       // runtime.threads; 0: the cores, shared out
-  int lora_threads = 0;  // runtime.host_threads, likewise
+  int lora_threads = 0;  // runtime.host_lora_threads, likewise
   bool pin = true;
 };
 

@@ -403,7 +403,8 @@ INSTANTIATE_TEST_SUITE_P(
                 {"case.yaml:4:12:", "'1e9' would need about 250 GB of memory"}},
         Mistake{"several_models",
                 workload_with("models: 2"),
-                {"case.yaml:9:3:", "workload.models: the twin runs one model per replica so far"}},
+                {"case.yaml:9:3:",
+                 "workload.models: no technique here serves several base models yet"}},
         Mistake{"too_few_slots",
                 std::string(kHead) + kWorkload +
                     "techniques: [{technique: dlora, engine: {adapter_slots: 1}}]\n",
