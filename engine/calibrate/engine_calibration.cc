@@ -39,8 +39,7 @@ class EngineCalibration final : public CalibrationTarget {
         model_(model),
         targets_(targets),
         threads_(threads),
-        executor_(open(quick)) {
-    executor_->enter_thread();
+        device_(open(quick)) {
     fill_cache();
     for (const int rank : calibrated_ranks()) {
       Adapter adapter;
@@ -53,24 +52,25 @@ class EngineCalibration final : public CalibrationTarget {
   }
 
   StepSample step(const PlannedStep& step) override {
-    std::vector<SequenceSlice> slices;
+    DeviceJob job;
+    job.mode = {Exec::kUnmerged, step.kernel};
+    job.measure_parts = true;
     std::size_t at = 0;
     const int width = step.shape().lora_max_rank;  // of the engine's slots
     for (const PlannedSlice& planned : step.slices) {
-      SequenceSlice& slice = slices.emplace_back();
+      Sequence& sequence = job.sequences.emplace_back();
       const auto total = static_cast<std::size_t>(planned.context + planned.tokens);
       const std::size_t blocks = (total + kBlockTokens - 1) / kBlockTokens;
       SL_CHECK(at + blocks <= blocks_.size(), "the plan keeps within the cache");
-      slice.context = planned.context;
-      slice.tokens = std::span(tokens_).first(static_cast<std::size_t>(planned.tokens));
-      slice.blocks = std::span(blocks_).subspan(at, blocks);
-      slice.samples = planned.samples;
-      if (planned.rank > 0) slice.adapter = adapter(planned.rank, planned.adapter, width);
+      sequence.context = planned.context;
+      sequence.tokens.assign(tokens_.begin(), tokens_.begin() + planned.tokens);
+      const auto first = blocks_.begin() + static_cast<std::ptrdiff_t>(at);
+      sequence.blocks.assign(first, first + static_cast<std::ptrdiff_t>(blocks));
+      sequence.samples = planned.samples;
+      if (planned.rank > 0) sequence.adapter = adapter(planned.rank, planned.adapter, width);
       at += blocks;
     }
-    RunMode mode = StepMode{Exec::kUnmerged, step.kernel};
-    mode.measure_parts = true;
-    const StepParts parts = executor_->run(slices, mode, SamplingOptions{}, &sampled_);
+    const StepParts parts = run(job).parts;
     StepSample sample;
     sample.shape = step.shape();
     sample.kernel = step.kernel;
@@ -85,47 +85,48 @@ class EngineCalibration final : public CalibrationTarget {
     sample.kind = kind;
     sample.rank = rank;
     sample.bytes = adapter_bytes_per_device(model_, 1, rank, targets_);
-    std::unique_ptr<DeviceAdapter> packed;
+    constexpr AdapterId kLoaded{UINT32_MAX - 1};  // none of those that steps use
+    const auto bring = [this](std::shared_ptr<const LoraWeights> weights) {
+      device_->load({kLoaded}, std::move(weights));
+      device_->wait(kLoaded);
+    };
     if (kind == CopyKind::kDiskLoad) {
       const auto& ranks = calibrated_ranks();
       const auto at = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-      sample.us = timed_us([&] {
-        const auto weights = folder_->load(static_cast<AdapterId>(at));
-        packed = executor_->pack_adapter(*weights, 0);
-        packed->wait();
-      });
+      sample.us = timed_us([&] { bring(folder_->load(static_cast<AdapterId>(at))); });
     } else {
       const auto weights = random_adapter(model_, "load", rank, targets_, 1);
-      sample.us = timed_us([&] {
-        packed = executor_->pack_adapter(*weights, 0);
-        packed->wait();
-      });
+      sample.us = timed_us([&] { bring(weights); });
     }
+    device_->evict(kLoaded);
     return sample;
   }
 
   CopySample swap(CopyKind kind, int tokens) override {
     CopySample sample;
     sample.kind = kind;
-    sample.bytes = tokens * executor_->kv_bytes_per_token();
-    const HostMemory host = executor_->host_memory(executor_->context_bytes(tokens));
-    executor_->copy_out(blocks_, tokens, host.get());  // a cache's values, whatever is measured
-    executor_->finish_copies();
-    sample.us = timed_us([&] {
-      if (kind == CopyKind::kSwapOut) {
-        executor_->copy_out(blocks_, tokens, host.get());
-      } else {
-        executor_->copy_in(blocks_, tokens, host.get());
-      }
-      executor_->finish_copies();
-    });
+    sample.bytes = tokens * kv_bytes_per_token_;
+    DeviceJob job;
+    job.moves.push_back({RequestId{0}, true, tokens, blocks_});
+    DeviceJob back = job;
+    back.moves.front().to_host = false;
+    run(job);  // memory of the host that was there before, and a cache's values
+    if (kind == CopyKind::kSwapOut) {
+      sample.us = timed_us([&] { run(job); });
+      run(back);
+    } else {
+      sample.us = timed_us([&] { run(back); });
+    }
     return sample;
   }
 
   std::vector<MergeSample> merge(int rank) override {
-    const DeviceAdapter* folded = adapter(rank, 0, rank);
-    const double merging = timed_us([&] { executor_->merge(*folded); });
-    const double unmerging = timed_us([&] { executor_->unmerge(); });
+    DeviceJob merge;
+    merge.merge = adapter(rank, 0, rank);
+    DeviceJob unmerge;
+    unmerge.unmerge = true;
+    const double merging = timed_us([&] { run(merge); });
+    const double unmerging = timed_us([&] { run(unmerge); });
     return {{rank, merging}, {0, unmerging}};
   }
 
@@ -134,9 +135,16 @@ class EngineCalibration final : public CalibrationTarget {
   }
 
  private:
-  std::unique_ptr<Executor> open(bool quick) {
+  const DeviceResult& run(const DeviceJob& job) {
+    device_->run(job, &result_);
+    return result_;
+  }
+
+  std::unique_ptr<Device> open(bool quick) {
     DevicePlan plan;
     plan.type = element_type(backend_, RuntimeSection{}, model_);
+    kv_bytes_per_token_ = 2LL * model_.layers * model_.kv_heads * model_.head_dim *
+                          static_cast<Bytes>(kernels::bytes_of(plan.type));
     plan.limits.block_tokens = kBlockTokens;
     plan.limits.kv_blocks =
         (16 * (kMostContext + kBlockTokens) + kMostSequences * 32 * kBlockTokens) / kBlockTokens;
@@ -180,37 +188,44 @@ class EngineCalibration final : public CalibrationTarget {
     }
   }
 
-  // Pages of the cache that nobody wrote are all the same zero page, which no real cache is.
+  // Pages of the cache that nobody wrote are all the same zero page, which no real cache is: a
+  // block is computed and its copies are brought to all of them.
   void fill_cache() {
-    const HostMemory ones = executor_->host_memory(executor_->context_bytes(kBlockTokens));
-    std::fill_n(ones.get(), executor_->context_bytes(kBlockTokens), std::byte{0x3c});
+    DeviceJob job;
+    Sequence& sequence = job.sequences.emplace_back();
+    sequence.tokens.assign(tokens_.begin(), tokens_.begin() + kBlockTokens);
+    sequence.blocks = {blocks_.front()};
+    run(job);
+    job.sequences.clear();
     for (const BlockIndex block : blocks_) {
-      executor_->copy_in(std::span(&block, 1), kBlockTokens, ones.get());
+      const RequestId id{static_cast<std::uint32_t>(block)};
+      job.moves = {{id, true, kBlockTokens, {blocks_.front()}}, {id, false, kBlockTokens, {block}}};
+      run(job);
     }
-    executor_->finish_copies();
   }
 
-  const DeviceAdapter* adapter(int rank, int number, int width) {
-    std::unique_ptr<DeviceAdapter>& entry = adapters_[{rank, number, width}];
-    if (entry == nullptr) {
-      const auto weights =
-          random_adapter(model_, "calibration", rank, targets_, static_cast<std::uint64_t>(number));
-      entry = executor_->pack_adapter(*weights, width);
-      entry->wait();
+  AdapterId adapter(int rank, int number, int width) {
+    const auto next = static_cast<AdapterId>(static_cast<std::uint32_t>(adapters_.size()));
+    const auto [entry, is_new] = adapters_.try_emplace({rank, number, width}, next);
+    if (is_new) {
+      device_->load({next, width}, random_adapter(model_, "calibration", rank, targets_,
+                                                  static_cast<std::uint64_t>(number)));
+      device_->wait(next);
     }
-    return entry.get();
+    return entry->second;
   }
 
   std::string backend_;
   ModelConfig model_;
   std::vector<std::string> targets_;
   int threads_;
+  Bytes kv_bytes_per_token_ = 0;
   std::vector<BlockIndex> blocks_;
   std::vector<std::int32_t> tokens_;
-  std::vector<std::int32_t> sampled_;
   std::unique_ptr<ModelWeights> weights_;
-  std::unique_ptr<Executor> executor_;
-  std::map<std::array<int, 3>, std::unique_ptr<DeviceAdapter>> adapters_;  // rank, number, width
+  std::unique_ptr<Device> device_;
+  DeviceResult result_;
+  std::map<std::array<int, 3>, AdapterId> adapters_;  // rank, number, width
   Workload disk_;
   std::unique_ptr<AdapterSource> folder_;
 };

@@ -45,30 +45,35 @@ ModelConfig find_model(const GenerateOptions& options) {
 
 }  // namespace
 
-std::vector<std::int32_t> generate(Executor* executor, const std::vector<std::int32_t>& prompt,
-                                   const DeviceAdapter* adapter, Exec exec, int max_tokens,
-                                   const SamplingOptions& sampling) {
-  std::vector<BlockIndex> blocks(static_cast<std::size_t>(executor->limits().kv_blocks));
-  std::iota(blocks.begin(), blocks.end(), 0);
+std::vector<std::int32_t> generate(Device* device, const std::vector<std::int32_t>& prompt,
+                                   AdapterId adapter, Exec exec, int max_tokens,
+                                   const SamplingOptions& sampling, std::vector<float>* logits) {
+  DeviceJob job;
+  job.mode = {exec, LoraKernel::kSgmv};
+  job.sampling = sampling;
+  job.wants_logits = logits != nullptr;
+  Sequence& sequence = job.sequences.emplace_back();
+  sequence.blocks.resize(static_cast<std::size_t>(device->limits().kv_blocks));
+  std::iota(sequence.blocks.begin(), sequence.blocks.end(), 0);
+  sequence.adapter = adapter;
   std::vector<std::int32_t> ids = prompt;
-  std::vector<std::int32_t> sampled;
+  DeviceResult result;
   std::size_t context = 0;
   while (ids.size() < prompt.size() + static_cast<std::size_t>(max_tokens)) {
-    SequenceSlice slice;
-    slice.context = static_cast<std::int32_t>(context);
-    const std::size_t count = std::min(
-        ids.size() - context, static_cast<std::size_t>(executor->limits().max_batch_tokens));
-    slice.tokens = std::span(ids).subspan(context, count);
-    slice.blocks = blocks;
-    slice.adapter = adapter;
-    slice.samples = context + count == ids.size();
-    slice.draw = ids.size();
-    executor->run({&slice, 1}, {exec, LoraKernel::kSgmv}, sampling, &sampled);
+    sequence.context = static_cast<std::int32_t>(context);
+    const std::size_t count =
+        std::min(ids.size() - context, static_cast<std::size_t>(device->limits().max_batch_tokens));
+    const auto from = ids.begin() + sequence.context;
+    sequence.tokens.assign(from, from + static_cast<std::ptrdiff_t>(count));
+    sequence.samples = context + count == ids.size();
+    sequence.draw = ids.size();
+    device->run(job, &result);
     context += count;
-    if (!slice.samples) continue;
-    if (sampled.front() < 0) throw SpecError("the model's logits are not numbers (NaN)");
-    ids.push_back(sampled.front());
+    if (!sequence.samples) continue;
+    if (result.sampled.front() < 0) throw SpecError("the model's logits are not numbers (NaN)");
+    ids.push_back(result.sampled.front());
   }
+  if (logits != nullptr) *logits = std::move(result.logits);
   return {ids.begin() + static_cast<std::ptrdiff_t>(prompt.size()), ids.end()};
 }
 
@@ -99,17 +104,21 @@ std::string generate_text(const GenerateOptions& options) {
   }
   const auto engine = find_accelerator(options.backend);
   engine->share_host(0, {.threads = options.threads, .pin = false}, &plan);
-  const auto executor = engine->make(model, *open_weights(model), plan);
-  executor->enter_thread();
-  std::unique_ptr<DeviceAdapter> adapter;
+  const auto device = engine->make(model, *open_weights(model), plan);
+  const AdapterId adapter = weights == nullptr ? kBaseModel : AdapterId{0};
   if (weights != nullptr) {
-    adapter = executor->pack_adapter(*weights, 0);
-    adapter->wait();
-    if (options.merged) executor->merge(*adapter);
+    device->load({adapter}, weights);
+    device->wait(adapter);
+  }
+  if (options.merged && weights != nullptr) {
+    DeviceJob merge;
+    merge.merge = adapter;
+    DeviceResult merged;
+    device->run(merge, &merged);
   }
   const std::vector<std::int32_t> output = generate(
-      executor.get(), prompt, adapter.get(), options.merged ? Exec::kMerged : Exec::kUnmerged,
-      options.max_tokens, options.sampling);
+      device.get(), prompt, options.merged ? kBaseModel : adapter,
+      options.merged ? Exec::kMerged : Exec::kUnmerged, options.max_tokens, options.sampling);
   std::string text;
   for (const std::int32_t id : output) text += (text.empty() ? "" : ",") + std::to_string(id);
   return text;

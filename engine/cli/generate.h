@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/device/executor.h"
+#include "engine/backend/device/device.h"
 
 namespace servelab {
 
@@ -27,11 +27,12 @@ struct GenerateOptions {
 // The output ids, separated by commas. Throws SpecError for bad input.
 std::string generate_text(const GenerateOptions& options);
 
-// Prefills `prompt` in chunks of at most the executor's max_batch_tokens, then decodes, in the
-// first blocks of the KV cache.
-std::vector<std::int32_t> generate(Executor* executor, const std::vector<std::int32_t>& prompt,
-                                   const DeviceAdapter* adapter, Exec exec, int max_tokens,
-                                   const SamplingOptions& sampling);
+// Prefills `prompt` in chunks of at most the device's max_batch_tokens, then decodes, in the first
+// blocks of the KV cache. `logits`, where not null: of the last token.
+std::vector<std::int32_t> generate(Device* device, const std::vector<std::int32_t>& prompt,
+                                   AdapterId adapter, Exec exec, int max_tokens,
+                                   const SamplingOptions& sampling,
+                                   std::vector<float>* logits = nullptr);
 
 }  // namespace servelab
 

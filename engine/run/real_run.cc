@@ -181,16 +181,15 @@ std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Wo
   const int own = group == nullptr ? 0 : ranks::rank_device(*engine, 0, group->local_rank());
   if (devices_of(settings) == 1) group = nullptr;
   const auto make = [&settings, &workload, &weights = *run.weights, engine, base, group, own](
-                        ReplicaId replica,
-                        const ReplicaLayout& layout) -> std::unique_ptr<Executor> {
+                        ReplicaId replica, const ReplicaLayout& layout) -> std::unique_ptr<Device> {
     DevicePlan plan = base;
     plan.ranks = static_cast<int>(layout.devices.size());
     const int first = layout.devices.front();
     plan.device = own + (group == nullptr ? first : 0);
     plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
                    layout.max_batch_tokens};
-    plan.whole_models = layout.model_slots > 0;
-    plan.adapters = plan.whole_models ? layout.model_slots : static_cast<int>(layout.adapters);
+    plan.folded = layout.model_slots > 0;
+    plan.adapters = plan.folded ? layout.model_slots : static_cast<int>(layout.adapters);
     plan.padded = layout.padded_adapters;
     plan.widest_rank = layout.widest_rank;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "engine/backend/cpu/executor.h"
+#include "engine/backend/cpu/cpu_device.h"
 #include "engine/backend/device/thread_team.h"
 #include "kernels/bench/machine.h"
 #include "tests/bench/steps.h"
@@ -49,15 +49,15 @@ ModelConfig llama_134m() {
 
 StepLoad open(int threads) {
   const ModelConfig model = llama_134m();
-  CpuExecutorOptions options;
+  CpuDeviceOptions options;
   options.threads = threads;
   options.cores = usable_cores();
   options.isa = kernels::best_isa();
   options.type = kernels::DType::kBf16;
   options.block_tokens = kStepBlockTokens;
   for (const StepCase& c : kCases) options.kv_blocks = std::max(options.kv_blocks, blocks_of(c));
-  auto executor = std::make_unique<CpuExecutor>(model, *random_weights(model, 1), options);
-  return {std::move(executor), kAdapters, kRank};
+  auto device = std::make_unique<CpuDevice>(model, *random_weights(model, 1), options);
+  return {std::move(device), kAdapters, kRank};
 }
 
 // A team pins its leader for good and its members spin, so it gets a thread and a life of its own.
@@ -82,7 +82,6 @@ struct StepTimes {
 // round's share compares the fastest of its repeats with the fastest that the machine did in it.
 bool run_steps(int threads) {
   StepLoad bench = open(threads);
-  bench.executor().enter_thread();
   StepTimes times[std::size(kCases)];
   std::vector<double> bandwidth, peak;
   for (int round = 0; round < kRounds; ++round) {

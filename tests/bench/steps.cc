@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/backend/cost/cost_model.h"
+
 namespace servelab {
 namespace {
 
@@ -11,51 +13,51 @@ int blocks_each(const StepCase& c) {
   return (c.context + c.tokens + kStepBlockTokens - 1) / kStepBlockTokens;
 }
 
+const std::vector<std::string> kTargets = {"q", "k", "v", "o"};
+
 }  // namespace
 
 std::int64_t blocks_of(const StepCase& c) { return std::int64_t{c.batch} * blocks_each(c); }
 
-StepLoad::StepLoad(std::unique_ptr<Executor> executor, int adapters, int rank)
-    : executor_(std::move(executor)) {
+StepLoad::StepLoad(std::unique_ptr<Device> device, int adapters, int rank)
+    : device_(std::move(device)),
+      adapter_bytes_(adapter_bytes_per_device(device_->model(), 1, rank, kTargets)) {
   for (int i = 0; i < adapters; ++i) {
-    weights_.push_back(random_adapter(executor_->model(), "a", rank, {"q", "k", "v", "o"},
-                                      static_cast<std::uint64_t>(i)));
-    adapters_.push_back(executor_->pack_adapter(*weights_.back(), rank));
-    adapters_.back()->wait();
+    const auto number = static_cast<std::uint32_t>(i);
+    device_->load({AdapterId{number}, rank},
+                  random_adapter(device_->model(), "a", rank, kTargets, number));
+    device_->wait(AdapterId{number});
   }
 }
 
 StepParts StepLoad::run(const StepCase& c) {
-  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.tokens), 5);
-  std::vector<std::vector<BlockIndex>> blocks(static_cast<std::size_t>(c.batch));
-  std::vector<SequenceSlice> slices(blocks.size());
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    blocks[i].resize(static_cast<std::size_t>(blocks_each(c)));
-    std::iota(blocks[i].begin(), blocks[i].end(), static_cast<int>(i) * blocks_each(c));
-    slices[i].context = c.context;
-    slices[i].tokens = tokens;
-    slices[i].blocks = blocks[i];
-    slices[i].samples = true;
-    if (c.adapters > 0) {
-      slices[i].adapter = adapters_[i % static_cast<std::size_t>(c.adapters)].get();
-    }
+  DeviceJob job;
+  job.mode.kernel = LoraKernel::kMbgmv;
+  for (int i = 0; i < c.batch; ++i) {
+    Sequence& sequence = job.sequences.emplace_back();
+    sequence.context = c.context;
+    sequence.tokens.assign(static_cast<std::size_t>(c.tokens), 5);
+    sequence.blocks.resize(static_cast<std::size_t>(blocks_each(c)));
+    std::iota(sequence.blocks.begin(), sequence.blocks.end(), i * blocks_each(c));
+    sequence.samples = true;
+    if (c.adapters > 0) sequence.adapter = AdapterId{static_cast<std::uint32_t>(i % c.adapters)};
   }
-  return executor_->run(slices, {Exec::kUnmerged, LoraKernel::kMbgmv}, {}, &sampled_);
+  device_->run(job, &result_);
+  return result_.parts;
 }
 
 double StepLoad::bytes(const StepCase& c) const {
-  const ModelConfig& model = executor_->model();
+  const ModelConfig& model = device_->model();
   const double weights = static_cast<double>(model.weight_bytes()) -
                          2.0 * model.vocab * model.hidden;  // the embedding is only looked up
   const double kv =
-      static_cast<double>(executor_->kv_bytes_per_token()) * (c.context + c.tokens) * c.batch;
-  const double lora =
-      c.adapters > 0 ? c.adapters * static_cast<double>(adapters_.front()->bytes()) : 0;
+      static_cast<double>(model.kv_bytes_per_token()) * (c.context + c.tokens) * c.batch;
+  const double lora = c.adapters * static_cast<double>(adapter_bytes_);
   return weights + kv + lora;
 }
 
 double StepLoad::flops(const StepCase& c) const {
-  const ModelConfig& model = executor_->model();
+  const ModelConfig& model = device_->model();
   const double head = 2.0 * model.vocab * model.hidden;
   const double layers = 2.0 * static_cast<double>(model.parameters()) - 2 * head;
   const double pairs = c.tokens * (c.context + (c.tokens + 1) / 2.0);

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/backend/device/executor.h"
+#include "engine/backend/device/device.h"
 
 namespace servelab {
 
@@ -27,19 +27,18 @@ std::int64_t blocks_of(const StepCase& c);
 class StepLoad {
  public:
   // Adapters on q, k, v and o, random, already on the device when this returns.
-  StepLoad(std::unique_ptr<Executor> executor, int adapters, int rank);
+  StepLoad(std::unique_ptr<Device> device, int adapters, int rank);
 
-  Executor& executor() { return *executor_; }
+  Device& device() { return *device_; }
   StepParts run(const StepCase& c);
   // Weights but the embedding, keys and values, and the adapters, each once.
   double bytes(const StepCase& c) const;
   double flops(const StepCase& c) const;
 
  private:
-  std::unique_ptr<Executor> executor_;
-  std::vector<std::shared_ptr<const LoraWeights>> weights_;
-  std::vector<std::unique_ptr<DeviceAdapter>> adapters_;
-  std::vector<std::int32_t> sampled_;
+  const std::unique_ptr<Device> device_;
+  const Bytes adapter_bytes_;  // of one
+  DeviceResult result_;
 };
 
 double median(std::vector<double> values);

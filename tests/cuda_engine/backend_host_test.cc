@@ -36,19 +36,19 @@ class CudaEngine final : public test::TestedEngine {
       DevicePlan plan = tiny_plan();
       plan.limits = {layout.kv_blocks, layout.block_tokens, layout.max_batch,
                      layout.max_batch_tokens};
-      plan.whole_models = layout.model_slots > 0;
-      plan.adapters = plan.whole_models ? layout.model_slots : static_cast<int>(layout.adapters);
+      plan.folded = layout.model_slots > 0;
+      plan.adapters = plan.folded ? layout.model_slots : static_cast<int>(layout.adapters);
       plan.padded = layout.padded_adapters;
       for (const Adapter& adapter : workload.adapters) plan.adapter_bytes += adapter.bytes;
       return find_accelerator("cuda")->make(model_, weights, plan);
     };
     return make_real_backend(timeline, cost, workload, adapters, std::move(prompts), make, {});
   }
-  std::unique_ptr<Executor> executor(const ModelWeights& weights) const override {
+  std::unique_ptr<Device> device(const ModelWeights& weights) const override {
     DevicePlan plan = tiny_plan();
     plan.adapters = 1;
     plan.graphs = false;
-    return std::make_unique<cuda::CudaExecutor>(model_, weights, plan);
+    return std::make_unique<cuda::CudaDevice>(model_, weights, plan);
   }
 
  private:

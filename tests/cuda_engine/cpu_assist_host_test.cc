@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "engine/backend/cuda/host_workers.h"
-#include "engine/backend/cuda/step_input.h"
 #include "engine/backend/cuda/stream_wait.h"
 #include "tests/cuda_engine/engine_testing.h"
 #include "tests/cuda_engine/host_device.h"
@@ -119,14 +118,7 @@ TEST(CudaHostWorkers, TheyEndWhileTheyWaitForASignal) {
   workers.begin(3, 2, [](int, int) { FAIL() << "nothing was signalled"; });
 }
 
-// --- a step's rows ---
-
-struct Assisted : Engines {
-  explicit Assisted(const DevicePlan& plan) : Engines(plan) {
-    for (const auto& weights : lora) on_host.push_back(cuda->host_adapter(weights));
-  }
-  std::vector<std::unique_ptr<DeviceAdapter>> on_host;
-};
+// --- failures ---
 
 DevicePlan assisted_plan() {
   DevicePlan plan = small_plan(DType::kBf16);
@@ -134,80 +126,31 @@ DevicePlan assisted_plan() {
   return plan;
 }
 
-Part part(const ModelConfig& model, int context, int tokens, const DeviceAdapter* adapter) {
-  Part part;
-  part.ids = prompt(model, context + tokens, 1);
-  part.context = static_cast<std::size_t>(context);
-  part.table = blocks(7, 20);
-  part.adapter = adapter;
-  return part;
+// On the host, on the device, and on the host again.
+std::vector<Sequence> some_of_both(const ModelConfig& model) {
+  const auto ids = prompt(model, 9, 6);
+  return {sequence(ids, 0, blocks(0, 9), nth(1), LoraSite::kHost),
+          sequence(ids, 0, blocks(9, 9), nth(2)),
+          sequence(ids, 0, blocks(18, 9), nth(3), LoraSite::kHost)};
 }
-
-TEST(CudaHostRows, LieBetweenTheDevicesAndTheBases) {
-  const DevicePlan plan = assisted_plan();
-  const Assisted engines(plan);
-  const auto& host = engines.on_host;
-  std::vector<std::byte> memory(cuda::StepInput::bytes(engines.model, plan.limits));
-  cuda::StepInput input(engines.model, plan.limits, plan.type, memory.data(), memory.data());
-  const std::vector<Part> parts = {part(engines.model, 0, 3, host[2].get()),
-                                   part(engines.model, 9, 1, nullptr),
-                                   part(engines.model, 5, 1, host[1].get()),
-                                   part(engines.model, 0, 2, nullptr),
-                                   part(engines.model, 12, 1, host[2].get()),
-                                   part(engines.model, 4, 2, host[1].get()),
-                                   part(engines.model, 8, 1, engines.on_cuda[0].get()),
-                                   part(engines.model, 0, 4, engines.on_cuda[0].get()),
-                                   part(engines.model, 3, 1, host[1].get())};
-  std::vector<SequenceSlice> slices;
-  for (const Part& each : parts) slices.push_back(each.slice());
-  EXPECT_FALSE(cuda::StepInput::only_decodes({&slices[2], 1})) << "a graph of it is not to be";
-  EXPECT_TRUE(cuda::StepInput::only_decodes({&slices[6], 1}));
-  const cuda::StepShape& shape =
-      input.lay_out(slices, LoraKernel::kSgmv, /*unmerged=*/true, {}, /*bucketed=*/false);
-  // Decodes: the device's, host[2] (first of all in the batch), host[1] twice, base. Prefills: the
-  // device's 4, host[2]'s 3, host[1]'s 2, the base's 2.
-  EXPECT_EQ(shape.rows, 16);
-  const int slot = static_cast<const cuda::CudaAdapter&>(*engines.on_cuda[0]).slot();
-  EXPECT_THAT(
-      std::vector<int>(input.slots.host, input.slots.host + shape.rows),
-      ElementsAre(slot, -1, -1, -1, -1, slot, slot, slot, slot, -1, -1, -1, -1, -1, -1, -1));
-  const auto& rows = input.host().rows;
-  EXPECT_THAT(rows.begin, ElementsAre(1, 9));
-  EXPECT_THAT(rows.count, ElementsAre(3, 5));
-  std::vector<std::array<int, 3>> groups;
-  for (const auto& group : input.host().groups) {
-    groups.push_back({group.adapter->rank(), group.begin, group.count});
-  }
-  EXPECT_THAT(groups, ElementsAre(std::array{16, 0, 1}, std::array{8, 1, 2}, std::array{16, 3, 3},
-                                  std::array{8, 6, 2}));
-  EXPECT_THAT(input.adapters(), ElementsAre(engines.on_cuda[0].get()));
-  // A merged step asks nothing of the host.
-  input.lay_out(slices, LoraKernel::kSgmv, /*unmerged=*/false, {}, /*bucketed=*/false);
-  EXPECT_TRUE(input.host().groups.empty());
-  EXPECT_EQ(input.host().rows.rows(), 0);
-}
-
-// --- failures ---
 
 // The device fails after any amount of work, or refuses any launch: the step says so, nobody is
 // left waiting, and where the device comes back the next step is right.
 TEST(CudaHostLoraFails, ADeviceThatFailsIsAnErrorOfTheStep) {
-  const Assisted engines(assisted_plan());
-  cuda::CudaExecutor* const cuda = engines.cuda.get();
-  const auto ids = prompt(engines.model, 9, 6);
-  const std::vector<Part> parts = {{ids, 0, blocks(0, 9), engines.on_host[1].get()},
-                                   {ids, 0, blocks(9, 9), engines.on_cuda[2].get()},
-                                   {ids, 0, blocks(18, 9), engines.on_host[3].get()}};
-  const auto expected = run(cuda, parts);
-  RunMode mode;
+  const Engines engines(assisted_plan());
+  engines.hold();
+  Device* const cuda = engines.cuda.get();
+  const std::vector<Sequence> batch = some_of_both(engines.model);
+  const auto expected = run(cuda, batch, StepMode{});
+  StepMode mode;
   for (int at = 0; at < 90; at += at < 9 ? 1 : 9) {
     for (const bool calls : {false, true}) {
       for (const HostCopy copy : {HostCopy::kFused, HostCopy::kSynced}) {
         mode.host_copy = copy;
         calls ? host_device::fail_after_calls(at) : host_device::fail_after_work(at);
-        EXPECT_THROW(run(cuda, parts, mode), SpecError) << at << (calls ? " calls" : " work");
+        EXPECT_THROW(run(cuda, batch, mode), SpecError) << at << (calls ? " calls" : " work");
         host_device::mend();
-        ASSERT_EQ(run(cuda, parts, mode), expected) << at << (calls ? " calls" : " work");
+        ASSERT_EQ(run(cuda, batch, mode), expected) << at << (calls ? " calls" : " work");
       }
     }
   }
@@ -215,18 +158,17 @@ TEST(CudaHostLoraFails, ADeviceThatFailsIsAnErrorOfTheStep) {
 
 // The threads find no memory for their sums: the step ends, and says why.
 TEST(CudaHostLoraFails, AHostThatFailsIsAnErrorOfTheStep) {
-  const Assisted engines(assisted_plan());
-  cuda::CudaExecutor* const cuda = engines.cuda.get();
+  const Engines engines(assisted_plan());
+  engines.hold();
+  Device* const cuda = engines.cuda.get();
   const auto ids = prompt(engines.model, 9, 6);
-  std::vector<std::int32_t> sampled;
-  const std::vector<Part> parts = {{ids, 0, blocks(0, 9), engines.on_host[1].get()}};
-  const SequenceSlice slice = parts.front().slice();
+  const std::vector<Sequence> batch = {sequence(ids, 0, blocks(0, 9), nth(1), LoraSite::kHost)};
   for (const HostCopy copy : {HostCopy::kFused, HostCopy::kSynced}) {
-    RunMode mode;
+    StepMode mode;
     mode.host_copy = copy;
     try {
       host_device::refuse_memory_of(4096);
-      cuda->run({&slice, 1}, mode, {}, &sampled);
+      run(cuda, batch, mode);
       host_device::refuse_memory_of(SIZE_MAX);
       ADD_FAILURE() << "there was no memory";
     } catch (const SpecError& error) {
@@ -234,19 +176,18 @@ TEST(CudaHostLoraFails, AHostThatFailsIsAnErrorOfTheStep) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("out of memory: LoRA on the host"));
     }
   }
-  const auto expected = prefill(engines.cpu.get(), ids, 200, engines.on_cpu[1].get(), blocks(0, 9));
-  EXPECT_LT(difference(run(cuda, parts), expected), tolerance(DType::kBf16));
+  const auto expected = prefill(engines.cpu.get(), ids, 200, blocks(0, 9), nth(1));
+  EXPECT_LT(difference(run(cuda, batch), expected), tolerance(DType::kBf16));
 }
 
 // Torn down while the device is gone and its work is lost.
 TEST(CudaHostLoraFails, AnEngineEndsAfterItsDevice) {
   for (const int at : {0, 3, 17, 40}) {
     {
-      const Assisted engines(assisted_plan());
-      const auto ids = prompt(engines.model, 9, 6);
+      const Engines engines(assisted_plan());
+      engines.hold();
       host_device::fail_after_work(at);
-      EXPECT_THROW(run(engines.cuda.get(), {{ids, 0, blocks(0, 9), engines.on_host[1].get()}}),
-                   SpecError);
+      EXPECT_THROW(run(engines.cuda.get(), some_of_both(engines.model)), SpecError);
     }
     host_device::mend();
   }

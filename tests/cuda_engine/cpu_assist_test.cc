@@ -9,14 +9,6 @@ namespace {
 
 using namespace test;  // NOLINT: the tests' own words
 
-// Both engines, and every adapter a second time on the host.
-struct AssistedEngines : Engines {
-  explicit AssistedEngines(const DevicePlan& plan) : Engines(plan) {
-    for (const auto& weights : lora) on_host.push_back(cuda->host_adapter(weights));
-  }
-  std::vector<std::unique_ptr<DeviceAdapter>> on_host;
-};
-
 class CpuAssist : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
@@ -31,92 +23,71 @@ class CpuAssist : public ::testing::TestWithParam<DType> {
   double allowed() const { return tolerance(GetParam()); }
 };
 
-// Where the adapter of a sequence is computed.
-enum class Where { kCpuEngine, kDevice, kHost };
-
 // Nine sequences, decodes and prefills of several lengths, adapters on both sides and the base
-// model in between. `everywhere`: the side of those that are on the host else.
-std::vector<Part> mixed_parts(const AssistedEngines& engines, Where everywhere) {
-  std::vector<Part> parts;
+// model in between; two of three are computed at `site`, the others on the device. The prefixes of
+// those that decode are computed alike.
+std::vector<float> run_mixed(Device* device, LoraSite site, const StepMode& mode) {
+  std::vector<Sequence> batch;
   for (int i = 0; i < 9; ++i) {
-    Part part;
-    part.ids = prompt(engines.model, 3 + 3 * i, 10 + static_cast<std::uint64_t>(i));
-    part.table = blocks(i * 7, 7);
-    part.context = i % 2 == 0 ? 0 : part.ids.size() - 1;
-    const auto which = static_cast<std::size_t>(i % 4);
-    const bool host = i % 3 != 0;
-    if (i == 4) {
-      part.adapter = nullptr;
-    } else if (everywhere == Where::kCpuEngine) {
-      part.adapter = engines.on_cpu[which].get();
-    } else if (host && everywhere == Where::kHost) {
-      part.adapter = engines.on_host[which].get();
-    } else {
-      part.adapter = engines.on_cuda[which].get();
-    }
-    parts.push_back(part);
+    const auto ids = prompt(device->model(), 3 + 3 * i, 10 + static_cast<std::uint64_t>(i));
+    const std::size_t context = i % 2 == 0 ? 0 : ids.size() - 1;
+    const AdapterId adapter = i == 4 ? kBaseModel : nth(static_cast<std::size_t>(i % 4));
+    const LoraSite where = i % 3 != 0 ? site : LoraSite::kDevice;
+    const auto table = blocks(i * 7, 7);
+    if (context > 0) run(device, {sequence(but_last(ids), 0, table, adapter, where)}, mode);
+    batch.push_back(sequence(ids, context, table, adapter, where));
   }
-  return parts;
-}
-
-std::vector<float> run_mixed(Executor* executor, const std::vector<Part>& parts,
-                             const RunMode& mode) {
-  for (const Part& part : parts) {
-    if (part.context == 0) continue;
-    Part before = part;
-    before.context = 0;
-    before.ids.pop_back();
-    run(executor, {before}, mode);
-  }
-  return run(executor, parts, mode);
+  return run(device, batch, mode);
 }
 
 TEST_P(CpuAssist, AMixedBatchUnderEveryKernel) {
-  const AssistedEngines engines(plan());
-  const auto expected = run_mixed(engines.cpu.get(), mixed_parts(engines, Where::kCpuEngine), {});
-  for (const LoraKernel kernel :
-       {LoraKernel::kBgmv, LoraKernel::kMbgmv, LoraKernel::kSgmv, LoraKernel::kEinsum}) {
-    RunMode mode;
+  const Engines engines(plan());
+  engines.hold();
+  const auto expected = run_mixed(engines.cpu.get(), LoraSite::kDevice, {});
+  for (const LoraKernel kernel : kAllLoraKernels) {
+    StepMode mode;
     mode.kernel = kernel;
-    const auto got = run_mixed(engines.cuda.get(), mixed_parts(engines, Where::kHost), mode);
+    const auto got = run_mixed(engines.cuda.get(), LoraSite::kHost, mode);
     EXPECT_LT(difference(got, expected), allowed()) << name(kernel);
-    const auto device = run_mixed(engines.cuda.get(), mixed_parts(engines, Where::kDevice), mode);
+    const auto device = run_mixed(engines.cuda.get(), LoraSite::kDevice, mode);
     EXPECT_LT(difference(got, device), allowed()) << name(kernel);
     EXPECT_NE(got, device) << "two computations that round differently";
   }
 }
 
 TEST_P(CpuAssist, SignalledAndSyncedCopiesGiveTheSameBits) {
-  const AssistedEngines engines(plan());
-  RunMode mode;
-  const auto fused = run_mixed(engines.cuda.get(), mixed_parts(engines, Where::kHost), mode);
+  const Engines engines(plan());
+  engines.hold();
+  StepMode mode;
+  const auto fused = run_mixed(engines.cuda.get(), LoraSite::kHost, mode);
   mode.host_copy = HostCopy::kSynced;
-  EXPECT_EQ(run_mixed(engines.cuda.get(), mixed_parts(engines, Where::kHost), mode), fused);
+  EXPECT_EQ(run_mixed(engines.cuda.get(), LoraSite::kHost, mode), fused);
   mode.host_copy = HostCopy::kFused;
-  EXPECT_EQ(run_mixed(engines.cuda.get(), mixed_parts(engines, Where::kHost), mode), fused);
+  EXPECT_EQ(run_mixed(engines.cuda.get(), LoraSite::kHost, mode), fused);
 }
 
 // However the rows are shared, and whoever computes them.
 TEST_P(CpuAssist, AnyNumberOfThreadsGivesTheSameBits) {
   std::vector<float> first;
   for (const int threads : {1, 2, 5}) {
-    const AssistedEngines engines(plan(threads));
+    const Engines engines(plan(threads));
+    engines.hold();
     const auto ids = prompt(engines.model, 77, 2);
-    const auto got = prefill(engines.cuda.get(), ids, 200, engines.on_host[3].get(), blocks(0, 20));
+    const auto got = prefill(engines.cuda.get(), ids, 200, blocks(0, 20), nth(3), LoraSite::kHost);
     if (first.empty()) first = got;
     EXPECT_EQ(got, first) << threads << " threads";
   }
 }
 
 TEST_P(CpuAssist, ChunkedPrefillIsTheWhole) {
-  const AssistedEngines engines(plan());
+  const Engines engines(plan());
+  engines.hold();
   const auto ids = prompt(engines.model, 77, 2);
-  for (std::size_t i = 0; i < engines.on_host.size(); ++i) {
-    const auto expected =
-        prefill(engines.cpu.get(), ids, 200, engines.on_cpu[i].get(), blocks(0, 20));
+  for (std::size_t i = 0; i < engines.lora.size(); ++i) {
+    const auto expected = prefill(engines.cpu.get(), ids, 200, blocks(0, 20), nth(i));
     for (const std::size_t chunk : {200u, 7u, 64u, 76u}) {
       const auto got =
-          prefill(engines.cuda.get(), ids, chunk, engines.on_host[i].get(), blocks(20, 20));
+          prefill(engines.cuda.get(), ids, chunk, blocks(20, 20), nth(i), LoraSite::kHost);
       EXPECT_LT(difference(got, expected), allowed()) << "adapter " << i << " chunk " << chunk;
     }
   }
@@ -124,35 +95,36 @@ TEST_P(CpuAssist, ChunkedPrefillIsTheWhole) {
 
 // The way that CaraServe goes: the host prefills while the adapter loads, the device decodes.
 TEST_P(CpuAssist, PrefilledOnTheHostAndDecodedOnTheDevice) {
-  const AssistedEngines engines(plan());
+  const Engines engines(plan());
+  engines.hold();
   const auto ids = prompt(engines.model, 40, 5);
-  for (std::size_t i = 0; i < engines.on_host.size(); ++i) {
-    prefill(engines.cpu.get(), {ids.begin(), ids.end() - 1}, 200, engines.on_cpu[i].get(),
-            blocks(0, 20));
-    const auto expected =
-        run(engines.cpu.get(), {{ids, 39, blocks(0, 20), engines.on_cpu[i].get()}});
-    prefill(engines.cuda.get(), {ids.begin(), ids.end() - 1}, 16, engines.on_host[i].get(),
-            blocks(0, 20));
-    const auto got = run(engines.cuda.get(), {{ids, 39, blocks(0, 20), engines.on_cuda[i].get()}});
-    EXPECT_LT(difference(got, expected), allowed()) << "adapter " << i;
+  for (std::size_t i = 0; i < engines.lora.size(); ++i) {
+    const std::vector<Sequence> last = {sequence(ids, 39, blocks(0, 20), nth(i))};
+    prefill(engines.cpu.get(), but_last(ids), 200, blocks(0, 20), nth(i));
+    const auto expected = run(engines.cpu.get(), last);
+    prefill(engines.cuda.get(), but_last(ids), 16, blocks(0, 20), nth(i), LoraSite::kHost);
+    EXPECT_LT(difference(run(engines.cuda.get(), last), expected), allowed()) << "adapter " << i;
   }
 }
 
 TEST_P(CpuAssist, AnAdapterOfSomeLayersOnly) {
-  DevicePlan device = plan();
-  const AssistedEngines engines(device);
+  const Engines engines(plan());
+  engines.hold();
   const auto ids = prompt(engines.model, 30, 4);
+  std::size_t next = engines.lora.size();
   for (const std::vector<std::string>& targets :
        {std::vector<std::string>{"k", "up"}, {"o"}, {"q", "v", "down"}}) {
     const auto narrow = random_adapter(engines.model, "narrow", 8, targets, 99);
-    const auto on_cpu = engines.cpu->pack_adapter(*narrow, 0);
-    const auto on_host = engines.cuda->host_adapter(narrow);
-    const auto expected = prefill(engines.cpu.get(), ids, 200, on_cpu.get(), blocks(0, 20));
-    // Beside an adapter that makes the host's work one of all layers.
-    const auto alone = prefill(engines.cuda.get(), ids, 200, on_host.get(), blocks(0, 20));
+    const AdapterId id = nth(next++);
+    load(engines.cpu.get(), id, narrow);
+    engines.cuda->hold({id}, narrow);
+    const auto expected = prefill(engines.cpu.get(), ids, 200, blocks(0, 20), id);
+    const auto alone = prefill(engines.cuda.get(), ids, 200, blocks(0, 20), id, LoraSite::kHost);
     EXPECT_LT(difference(alone, expected), allowed());
-    const auto both = run(engines.cuda.get(), {{ids, 0, blocks(0, 20), on_host.get()},
-                                               {ids, 0, blocks(20, 20), engines.on_host[2].get()}});
+    // Beside an adapter that makes the host's work one of all layers.
+    const auto both =
+        run(engines.cuda.get(), {sequence(ids, 0, blocks(0, 20), id, LoraSite::kHost),
+                                 sequence(ids, 0, blocks(20, 20), nth(2), LoraSite::kHost)});
     const auto vocab = static_cast<std::ptrdiff_t>(engines.model.vocab);
     EXPECT_LT(difference({both.begin(), both.begin() + vocab}, expected), allowed());
   }
@@ -162,25 +134,24 @@ TEST_P(CpuAssist, AnAdapterOfSomeLayersOnly) {
 TEST_P(CpuAssist, AdaptersOfTheHostAlone) {
   DevicePlan device = plan();
   device.adapters = 0;
-  const AssistedEngines engines(device);
-  const auto base = engines.cpu->pack_adapter(*engines.lora[1], 0);
+  const Engines engines(device);
+  engines.hold();
   const auto ids = prompt(engines.model, 25, 4);
-  const auto expected = prefill(engines.cpu.get(), ids, 200, base.get(), blocks(0, 20));
-  const auto got = prefill(engines.cuda.get(), ids, 200, engines.on_host[1].get(), blocks(0, 20));
+  const auto expected = prefill(engines.cpu.get(), ids, 200, blocks(0, 20), nth(1));
+  const auto got = prefill(engines.cuda.get(), ids, 200, blocks(0, 20), nth(1), LoraSite::kHost);
   EXPECT_LT(difference(got, expected), allowed());
-  EXPECT_EQ(engines.on_host[1]->bytes(), 0);
-  EXPECT_EQ(engines.on_host[1]->rank(), 8);
 }
 
 // Decodes with host adapters run eagerly; those without are graphs before and after.
 TEST_P(CpuAssist, OnlyStepsWithoutItAreGraphs) {
-  const AssistedEngines engines(plan());
-  cuda::CudaExecutor* const cuda = engines.cuda.get();
-  for (const auto& adapter : engines.on_cuda) adapter->wait();
+  const Engines engines(plan());
+  engines.hold();
+  engines.wait();
+  cuda::CudaDevice* const cuda = engines.cuda.get();
   const auto ids = prompt(engines.model, 9, 50);
-  prefill(cuda, {ids.begin(), ids.end() - 1}, 200, nullptr, blocks(0, 9));
-  const std::vector<Part> base = {{ids, 8, blocks(0, 9), nullptr}};
-  const std::vector<Part> hosted = {{ids, 8, blocks(0, 9), engines.on_host[0].get()}};
+  prefill(cuda, but_last(ids), 200, blocks(0, 9));
+  const std::vector<Sequence> base = {sequence(ids, 8, blocks(0, 9))};
+  const std::vector<Sequence> hosted = {sequence(ids, 8, blocks(0, 9), nth(0), LoraSite::kHost)};
   const auto expected = run(cuda, base);
   EXPECT_EQ(run(cuda, base), expected);
   EXPECT_EQ(cuda->ran_graph(), device_records());
@@ -197,29 +168,29 @@ TEST_P(CpuAssist, OnlyStepsWithoutItAreGraphs) {
 TEST_P(CpuAssist, OnAShareOfTheDevice) {
   DevicePlan device = plan();
   device.partitions = {find_accelerator("cuda")->partition(0)};
-  const AssistedEngines engines(device);
-  const auto whole = generate(engines.cuda.get(), engines.on_host[2].get(), {1});
-  const auto part = generate(engines.cuda.get(), engines.on_host[2].get(), {0.25, 1, 0.75});
+  const Engines engines(device);
+  engines.hold();
+  const auto whole = generate(engines.cuda.get(), nth(2), {1}, LoraSite::kHost);
+  const auto part = generate(engines.cuda.get(), nth(2), {0.25, 1, 0.75}, LoraSite::kHost);
   for (std::size_t step = 0; step < whole.size(); ++step) {
     EXPECT_LT(difference(part[step], whole[step]), allowed()) << "step " << step;
   }
 }
 
 TEST_P(CpuAssist, AdaptersComeAndGoBetweenSteps) {
-  DevicePlan device = plan();
-  device.host_lora = true;  // held ones are packed before they are asked for
-  AssistedEngines engines(device);
-  const auto ids = prompt(engines.model, 20, 61);
-  std::vector<std::vector<float>> expected;
-  for (const auto& adapter : engines.on_host) {
-    expected.push_back(prefill(engines.cuda.get(), ids, 200, adapter.get(), blocks(0, 9)));
-  }
-  engines.on_host.clear();
-  for (int round = 0; round < 8; ++round) {
-    const auto i = static_cast<std::size_t>(round) % 4;
-    if (round >= 4) engines.cuda->hold_on_host(engines.lora[i], 64);
-    const auto adapter = engines.cuda->host_adapter(engines.lora[i]);
-    EXPECT_EQ(prefill(engines.cuda.get(), ids, 200, adapter.get(), blocks(0, 9)), expected[i]);
+  for (const bool packed_before : {false, true}) {
+    DevicePlan device = plan();
+    device.host_lora = packed_before;
+    const Engines engines(device);
+    engines.hold();
+    const auto ids = prompt(engines.model, 20, 61);
+    std::vector<std::vector<float>> first(4);
+    for (std::size_t round = 0; round < 8; ++round) {
+      const auto got =
+          prefill(engines.cuda.get(), ids, 200, blocks(0, 9), nth(round % 4), LoraSite::kHost);
+      if (round < 4) first[round] = got;
+      EXPECT_EQ(got, first[round % 4]);
+    }
   }
 }
 
@@ -227,17 +198,18 @@ TEST_P(CpuAssist, WhatItRefuses) {
   DevicePlan device = plan();
   device.targets = {LinearLayer::kQ};
   const auto model = small_model();
-  cuda::CudaExecutor executor(model, *random_weights(model, 1), device);
+  device.host_lora = true;
+  cuda::CudaDevice cuda(model, *random_weights(model, 1), device);
   StepPlan step;
   step.slices.push_back({RequestId{}, 1, LoraSite::kHost});
-  EXPECT_EQ(executor.unsupported(step), nullptr);
+  EXPECT_EQ(cuda.unsupported(step), nullptr);
   step.exec = Exec::kMerged;
-  EXPECT_THAT(executor.unsupported(step), ::testing::HasSubstr("unmerged"));
+  EXPECT_THAT(cuda.unsupported(step), ::testing::HasSubstr("unmerged"));
   step.exec = Exec::kUnmerged;
   step.slices.push_back({RequestId{}, 1, LoraSite::kRemote});
-  EXPECT_THAT(executor.unsupported(step), ::testing::HasSubstr("remote"));
+  EXPECT_THAT(cuda.unsupported(step), ::testing::HasSubstr("remote"));
   try {
-    executor.host_adapter(random_adapter(model, "wide", 8, {"q", "gate"}, 1));
+    cuda.hold({nth(0)}, random_adapter(model, "wide", 8, {"q", "gate"}, 1));
     FAIL() << "the plan has no gate";
   } catch (const SpecError& error) {
     EXPECT_STREQ(error.what(),

@@ -80,15 +80,19 @@ double seconds_of(StepLoad* load, const StepCase& c) {
 
 // The same steps while a thread brings one adapter after the other.
 double seconds_while_loading(StepLoad* load, const StepCase& c, int* loads) {
-  const auto weights =
-      random_adapter(load->executor().model(), "loaded", kRank, {"q", "k", "v", "o"}, 99);
-  load->executor().hold_on_host(weights, kRank);
+  Device& device = load->device();
+  const Load next = {AdapterId{kAdapters}, kRank};
+  const auto weights = random_adapter(device.model(), "loaded", kRank, {"q", "k", "v", "o"}, 99);
+  device.hold(next, weights);
   std::atomic<bool> stop{false};
   std::exception_ptr failure;
   std::thread loader([&] {
     try {
-      load->executor().enter_thread();
-      for (; !stop; ++*loads) load->executor().pack_adapter(*weights, kRank)->wait();
+      for (; !stop; ++*loads) {
+        device.load(next, weights);
+        device.wait(next.adapter);
+        device.evict(next.adapter);
+      }
     } catch (...) {
       failure = std::current_exception();
     }
@@ -114,7 +118,6 @@ int run(const std::string& json) {
   kernels::cuda::Report report(kernels::cuda::measure_card(stream));
   kernels::cuda::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   StepLoad load = open(*cuda);
-  load.executor().enter_thread();
   std::map<const StepCase*, double> times;
   for (const StepCase& c : kCases) {
     times[&c] = seconds_of(&load, c);

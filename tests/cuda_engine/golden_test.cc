@@ -65,12 +65,12 @@ class CudaGolden : public ::testing::TestWithParam<std::tuple<const char*, DType
 
 TEST_P(CudaGolden, TheBaseModel) {
   const auto weights = load_hf_weights(folder_ + "/model", model_);
-  cuda::CudaExecutor executor(model_, *weights, plan(0));
+  cuda::CudaDevice device(model_, *weights, plan(0));
   double worst = 0;
   const auto all = prompts();
   for (std::size_t p = 0; p < all.size(); ++p) {
-    worst = std::max(worst, difference(prefill(&executor, all[p], 5, nullptr, blocks(0, 30)),
-                                       expected("base", p)));
+    worst = std::max(worst,
+                     difference(prefill(&device, all[p], 5, blocks(0, 30)), expected("base", p)));
   }
   EXPECT_LT(worst, allowed());
   std::printf("  %s: logits differ by at most %.1e of the largest\n", std::get<0>(GetParam()),
@@ -80,34 +80,33 @@ TEST_P(CudaGolden, TheBaseModel) {
 TEST_P(CudaGolden, AdaptersUnmergedMergedAndInAMixedBatch) {
   const auto weights = load_hf_weights(folder_ + "/model", model_);
   const std::vector<std::string> names = cases();
-  cuda::CudaExecutor executor(model_, *weights, plan(static_cast<int>(names.size())));
-  std::vector<std::unique_ptr<DeviceAdapter>> adapters;
+  cuda::CudaDevice device(model_, *weights, plan(static_cast<int>(names.size())));
+  std::vector<AdapterId> adapters;
   for (const std::string& name : names) {
-    adapters.push_back(name == "base" ? nullptr
-                                      : executor.pack_adapter(
-                                            *load_peft_adapter(folder_ + "/" + name, model_), 64));
+    adapters.push_back(name == "base" ? kBaseModel : nth(adapters.size()));
+    if (name == "base") continue;
+    device.load({adapters.back(), 64}, load_peft_adapter(folder_ + "/" + name, model_));
   }
   double worst = 0;
   const auto all = prompts();
   const auto vocab = static_cast<std::ptrdiff_t>(model_.vocab);
   for (std::size_t p = 0; p < all.size(); ++p) {
-    std::vector<Part> parts;
+    std::vector<Sequence> batch;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      parts.push_back({all[p], 0, blocks(static_cast<int>(i) * 30, 30), adapters[i].get()});
+      batch.push_back(sequence(all[p], 0, blocks(static_cast<int>(i) * 30, 30), adapters[i]));
     }
-    const auto mixed = run(&executor, parts);
+    const auto mixed = run(&device, batch);
     for (std::size_t i = 0; i < names.size(); ++i) {
       const auto wanted = expected(names[i], p);
       const auto row = mixed.begin() + static_cast<std::ptrdiff_t>(i) * vocab;
       worst = std::max(worst, difference({row, row + vocab}, wanted));
-      if (adapters[i] == nullptr) continue;
-      const auto alone = prefill(&executor, all[p], 7, adapters[i].get(), blocks(0, 30));
+      if (adapters[i] == kBaseModel) continue;
+      const auto alone = prefill(&device, all[p], 7, blocks(0, 30), adapters[i]);
       worst = std::max(worst, difference(alone, wanted));
-      executor.merge(*adapters[i]);
-      worst = std::max(
-          worst, difference(prefill(&executor, all[p], 200, nullptr, blocks(0, 30), Exec::kMerged),
-                            wanted));
-      executor.unmerge();
+      merge(&device, adapters[i]);
+      const auto merged = prefill_merged(&device, all[p], blocks(0, 30));
+      worst = std::max(worst, difference(merged, wanted));
+      unmerge(&device);
     }
   }
   EXPECT_LT(worst, allowed());
@@ -119,25 +118,26 @@ TEST_P(CudaGolden, AdaptersUnmergedMergedAndInAMixedBatch) {
 TEST_P(CudaGolden, AdaptersOnTheHostInAMixedBatch) {
   const auto weights = load_hf_weights(folder_ + "/model", model_);
   const std::vector<std::string> names = cases();
-  DevicePlan device = plan(0);
-  device.targets = small_plan(device.type).targets;
-  device.host_threads = 2;
-  cuda::CudaExecutor executor(model_, *weights, device);
-  std::vector<std::unique_ptr<DeviceAdapter>> adapters;
+  DevicePlan plan = this->plan(0);
+  plan.targets = small_plan(plan.type).targets;
+  plan.host_threads = 2;
+  cuda::CudaDevice device(model_, *weights, plan);
+  std::vector<AdapterId> adapters;
   for (const std::string& name : names) {
-    adapters.push_back(
-        name == "base" ? nullptr
-                       : executor.host_adapter(load_peft_adapter(folder_ + "/" + name, model_)));
+    adapters.push_back(name == "base" ? kBaseModel : nth(adapters.size()));
+    if (name == "base") continue;
+    device.hold({adapters.back()}, load_peft_adapter(folder_ + "/" + name, model_));
   }
   double worst = 0;
   const auto all = prompts();
   const auto vocab = static_cast<std::ptrdiff_t>(model_.vocab);
   for (std::size_t p = 0; p < all.size(); ++p) {
-    std::vector<Part> parts;
+    std::vector<Sequence> batch;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      parts.push_back({all[p], 0, blocks(static_cast<int>(i) * 30, 30), adapters[i].get()});
+      batch.push_back(
+          sequence(all[p], 0, blocks(static_cast<int>(i) * 30, 30), adapters[i], LoraSite::kHost));
     }
-    const auto mixed = run(&executor, parts);
+    const auto mixed = run(&device, batch);
     for (std::size_t i = 0; i < names.size(); ++i) {
       const auto row = mixed.begin() + static_cast<std::ptrdiff_t>(i) * vocab;
       worst = std::max(worst, difference({row, row + vocab}, expected(names[i], p)));

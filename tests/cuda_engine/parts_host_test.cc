@@ -6,6 +6,7 @@
 
 #include "engine/backend/cuda/memory_plan.h"
 #include "engine/backend/cuda/range_allocator.h"
+#include "engine/backend/cuda/step_input.h"
 #include "tests/cuda_engine/engine_testing.h"
 #include "tests/cuda_engine/host_device.h"
 
@@ -13,6 +14,7 @@ namespace servelab {
 namespace {
 
 using namespace test;  // NOLINT: the tests' own words
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(CudaRangeAllocator, AgreesWithAMapOfBytesOverARandomHistory) {
@@ -72,7 +74,7 @@ TEST(CudaMemoryPlan, APlanThatTheDeviceCannotHoldIsRefusedBeforeAnythingIsAlloca
   const auto weights = random_weights(model, 1);
   host_device::set_free_memory(std::size_t{8} << 20);
   try {
-    cuda::CudaExecutor(model, *weights, small_plan(DType::kBf16));
+    cuda::CudaDevice(model, *weights, small_plan(DType::kBf16));
     FAIL() << "8 MiB are not enough";
   } catch (const SpecError& error) {
     EXPECT_THAT(error.what(), HasSubstr("out of device memory"));
@@ -88,49 +90,75 @@ TEST(CudaShapes, ModelsThatTheKernelsDoNotTakeAreRefused) {
     model.hidden = hidden;
     model.head_dim = head_dim;
     model.ffn = ffn;
-    EXPECT_THROW(cuda::CudaExecutor(model, *random_weights(model, 1), small_plan(DType::kBf16)),
+    EXPECT_THROW(cuda::CudaDevice(model, *random_weights(model, 1), small_plan(DType::kBf16)),
                  SpecError);
   }
 }
 
 // --- rows of a step ---
 
+// Adapters as the engine packs them, and the memory that a step's input is written to.
 class CudaStepInput : public ::testing::Test {
  protected:
   CudaStepInput()
-      : engines_(small_plan(DType::kBf16)),
-        bytes_(cuda::StepInput::bytes(engines_.model, plan_.limits)),
+      : bytes_(cuda::StepInput::bytes(model_, plan_.limits)),
         memory_(bytes_ + 64, std::byte{0x5a}),
-        input_(engines_.model, plan_.limits, plan_.type, memory_.data(), memory_.data()) {}
+        input_(model_, plan_.limits, plan_.type, memory_.data(), memory_.data()) {
+    cuda::MemoryPlan memory;
+    cuda::AdapterStore::plan(model_, plan_, &memory);
+    arena_ = std::make_unique<cuda::Arena>(memory.total());
+    store_ = std::make_shared<cuda::AdapterStore>(model_, plan_, arena_.get(), &pinned_);
+    for (const int rank : {4, 8, 16, 64}) {
+      const auto lora = random_adapter(model_, "a", rank, all_targets(), 1);
+      on_device_.push_back(store_->load(*lora, 64));
+      on_host_.push_back(std::make_unique<cuda::HostAdapter>(
+          std::make_shared<cuda::PackedAdapter>(*lora, DType::kBf16, storage_)));
+    }
+  }
 
-  Part part(int context, int tokens, int adapter) {
-    Part part;
-    part.ids = prompt(engines_.model, context + tokens, 1);
-    part.context = static_cast<std::size_t>(context);
-    part.table = blocks(7, 20);
-    if (adapter >= 0) part.adapter = engines_.on_cuda[static_cast<std::size_t>(adapter)].get();
-    return part;
+  void add(int context, int tokens, int adapter, LoraSite lora = LoraSite::kDevice) {
+    const AdapterId id = adapter < 0 ? kBaseModel : nth(static_cast<std::size_t>(adapter));
+    job_.sequences.push_back(sequence(prompt(model_, context + tokens, 1),
+                                      static_cast<std::size_t>(context), blocks(7, 20), id, lora));
+    adapters_.push_back(adapter < 0 ? nullptr : packed(lora, adapter));
   }
-  int slot(int adapter) const {
-    return static_cast<const cuda::CudaAdapter&>(
-               *engines_.on_cuda[static_cast<std::size_t>(adapter)])
-        .slot();
+  const DeviceAdapter* packed(LoraSite lora, int adapter) const {
+    const auto i = static_cast<std::size_t>(adapter);
+    if (lora == LoraSite::kHost) return on_host_[i].get();
+    return on_device_[i].get();
   }
+  const cuda::StepShape& lay_out(LoraKernel kernel, bool bucketed = false) {
+    job_.mode.kernel = kernel;
+    return input_.lay_out(job_, adapters_, bucketed);
+  }
+  int slot(std::size_t adapter) const { return on_device_[adapter]->slot(); }
   static std::vector<int> list(const std::int32_t* data, int count) { return {data, data + count}; }
 
-  DevicePlan plan_ = small_plan(DType::kBf16);
-  Engines engines_;
+  const ModelConfig model_ = small_model();
+  const DevicePlan plan_ = small_plan(DType::kBf16);
+  cuda::PinnedPool pinned_;
+  std::unique_ptr<cuda::Arena> arena_;
+  std::shared_ptr<cuda::AdapterStore> store_;
+  const std::shared_ptr<AdapterStorage> storage_ = std::make_shared<AdapterStorage>();
+  std::vector<std::unique_ptr<cuda::CudaAdapter>> on_device_;
+  std::vector<std::unique_ptr<cuda::HostAdapter>> on_host_;
+  DeviceJob job_;
+  std::vector<const DeviceAdapter*> adapters_;  // of its sequences
   std::size_t bytes_;
   std::vector<std::byte> memory_;
   cuda::StepInput input_;
 };
 
 TEST_F(CudaStepInput, DecodesBeforePrefillsByAdapterAndTheBaseLast) {
-  const std::vector<Part> parts = {part(0, 3, 2),  part(9, 1, -1), part(5, 1, 1), part(0, 2, -1),
-                                   part(12, 1, 2), part(4, 2, 1),  part(3, 1, 1)};
-  std::vector<SequenceSlice> slices;
-  for (std::size_t i = 0; i < parts.size(); ++i) slices.push_back(parts[i].slice(i != 3));
-  const cuda::StepShape& shape = input_.lay_out(slices, LoraKernel::kMbgmv, true, {}, false);
+  add(0, 3, 2);
+  add(9, 1, -1);
+  add(5, 1, 1);
+  add(0, 2, -1);
+  add(12, 1, 2);
+  add(4, 2, 1);
+  add(3, 1, 1);
+  job_.sequences[3].samples = false;
+  const cuda::StepShape& shape = lay_out(LoraKernel::kMbgmv);
   EXPECT_EQ(shape.rows, 11);
   EXPECT_EQ(shape.decodes, 4);
   EXPECT_EQ(shape.prefills, 3);
@@ -157,12 +185,45 @@ TEST_F(CudaStepInput, DecodesBeforePrefillsByAdapterAndTheBaseLast) {
   EXPECT_EQ(shape.lora[1].batch.max_segment_rows, 3);
 }
 
+TEST_F(CudaStepInput, TheHostsRowsLieBetweenTheDevicesAndTheBases) {
+  add(0, 3, 2, LoraSite::kHost);
+  add(9, 1, -1);
+  add(5, 1, 1, LoraSite::kHost);
+  add(0, 2, -1);
+  add(12, 1, 2, LoraSite::kHost);
+  add(4, 2, 1, LoraSite::kHost);
+  add(8, 1, 0);
+  add(0, 4, 0);
+  add(3, 1, 1, LoraSite::kHost);
+  EXPECT_FALSE(cuda::StepInput::only_decodes({job_.sequences[2]})) << "a graph of it is not to be";
+  EXPECT_TRUE(cuda::StepInput::only_decodes({job_.sequences[6]}));
+  const cuda::StepShape& shape = lay_out(LoraKernel::kSgmv);
+  // Decodes: the device's, host 2 (first of all in the batch), host 1 twice, base. Prefills: the
+  // device's 4, host 2's 3, host 1's 2, the base's 2.
+  EXPECT_EQ(shape.rows, 16);
+  const int first = slot(0);
+  EXPECT_THAT(
+      list(input_.slots.host, shape.rows),
+      ElementsAre(first, -1, -1, -1, -1, first, first, first, first, -1, -1, -1, -1, -1, -1, -1));
+  const auto& rows = input_.host().rows;
+  EXPECT_THAT(rows.begin, ElementsAre(1, 9));
+  EXPECT_THAT(rows.count, ElementsAre(3, 5));
+  std::vector<std::array<int, 3>> groups;
+  for (const auto& group : input_.host().groups) {
+    groups.push_back({group.adapter == on_host_[2].get() ? 2 : 1, group.begin, group.count});
+  }
+  EXPECT_THAT(groups, ElementsAre(std::array{2, 0, 1}, std::array{1, 1, 2}, std::array{2, 3, 3},
+                                  std::array{1, 6, 2}));
+  EXPECT_THAT(input_.adapters(), ElementsAre(on_device_[0].get()));
+  // A merged step asks nothing of the host.
+  input_.lay_out(job_, {}, /*bucketed=*/false);
+  EXPECT_TRUE(input_.host().groups.empty());
+  EXPECT_EQ(input_.host().rows.rows(), 0);
+}
+
 TEST_F(CudaStepInput, PaddingIsMarkedInEveryArray) {
-  std::vector<Part> parts;
-  for (int i = 0; i < 5; ++i) parts.push_back(part(5 + i, 1, i < 3 ? i % 2 : -1));
-  std::vector<SequenceSlice> slices;
-  for (const Part& each : parts) slices.push_back(each.slice());
-  const cuda::StepShape& shape = input_.lay_out(slices, LoraKernel::kSgmv, true, {}, true);
+  for (int i = 0; i < 5; ++i) add(5 + i, 1, i < 3 ? i % 2 : -1);
+  const cuda::StepShape& shape = lay_out(LoraKernel::kSgmv, /*bucketed=*/true);
   EXPECT_EQ(shape.rows, 8);
   EXPECT_EQ(shape.decodes, 8);
   EXPECT_EQ(shape.sampled, 8);
@@ -181,12 +242,9 @@ TEST_F(CudaStepInput, PaddingIsMarkedInEveryArray) {
 }
 
 TEST_F(CudaStepInput, NothingIsWrittenBeyondItsBytes) {
-  std::vector<Part> parts;  // as many rows and sequences as there may be
-  for (int i = 0; i < 12; ++i) parts.push_back(part(0, i < 4 ? 20 : 15, i % 4));
-  std::vector<SequenceSlice> slices;
-  for (const Part& each : parts) slices.push_back(each.slice());
+  for (int i = 0; i < 12; ++i) add(0, i < 4 ? 20 : 15, i % 4);  // as many as there may be
   for (const LoraKernel kernel : {LoraKernel::kSgmv, LoraKernel::kEinsum}) {
-    const cuda::StepShape& shape = input_.lay_out(slices, kernel, true, {}, false);
+    const cuda::StepShape& shape = lay_out(kernel);
     EXPECT_EQ(shape.rows, 200);
     EXPECT_LE(input_.used_bytes(), bytes_);
     for (std::size_t i = bytes_; i < memory_.size(); ++i) EXPECT_EQ(memory_[i], std::byte{0x5a});

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "engine/backend/cuda/tp_executor.h"
 #include "engine/backend/ranks/rank_replica.h"
 #include "engine/cli/rank_processes.h"
 #include "engine/model/model_digest.h"
@@ -78,53 +77,39 @@ class RankProcesses : public ::testing::Test {
 
 class RankLogits : public RankProcesses, public ::testing::WithParamInterface<int> {};
 
-std::vector<Part> mixed(const ModelConfig& model,
-                        const std::vector<std::unique_ptr<DeviceAdapter>>& adapters) {
-  std::vector<Part> parts;
+std::vector<Sequence> mixed(const ModelConfig& model, bool decodes) {
+  std::vector<Sequence> batch;
   for (int i = 0; i < 4; ++i) {
-    Part part;
-    part.ids = prompt(model, 4 + 5 * i, 10 + static_cast<std::uint64_t>(i));
-    part.table = blocks(i * 9, 9);
-    part.adapter = i % 3 == 2 ? nullptr : adapters[static_cast<std::size_t>(i % 3)].get();
-    parts.push_back(part);
+    const auto ids = prompt(model, 4 + 5 * i, 10 + static_cast<std::uint64_t>(i));
+    batch.push_back(sequence(ids, decodes ? ids.size() - 1 : 0, blocks(i * 9, 9),
+                             i % 3 == 2 ? kBaseModel : nth(static_cast<std::size_t>(i % 3))));
   }
-  return parts;
+  return batch;
 }
 
-// Everything that a replica does, on any executor: a mixed batch, decodes (eager, recorded and as a
+// Everything that a replica does, on any device: a mixed batch, decodes (eager, recorded and as a
 // graph), a merge, and a context that was swapped out.
 std::vector<std::vector<float>> all_of(
-    Executor* executor, const ModelConfig& model,
-    const std::vector<std::shared_ptr<const LoraWeights>>& lora) {
+    Device* device, const std::vector<std::shared_ptr<const LoraWeights>>& lora) {
+  const ModelConfig& model = device->model();
   std::vector<std::vector<float>> outcomes;
-  executor->hold_on_host(lora.front(), 64);
-  std::vector<std::unique_ptr<DeviceAdapter>> adapters;
-  for (const auto& each : lora) {
-    adapters.push_back(executor->pack_adapter(*each, 64));
-    adapters.back()->wait();
-  }
-  outcomes.push_back(run(executor, mixed(model, adapters)));
-  for (int round = 0; round < 3; ++round) {
-    std::vector<Part> parts = mixed(model, adapters);
-    for (Part& part : parts) part.context = part.ids.size() - 1;
-    outcomes.push_back(run(executor, parts));
-  }
+  device->hold({nth(0), 64}, lora.front());
+  for (std::size_t i = 0; i < lora.size(); ++i) load(device, nth(i), lora[i], 64);
+  outcomes.push_back(run(device, mixed(model, false)));
+  for (int round = 0; round < 3; ++round) outcomes.push_back(run(device, mixed(model, true)));
   const auto ids = prompt(model, 31, 6);
-  executor->merge(*adapters[0]);
-  outcomes.push_back(prefill(executor, ids, 200, nullptr, blocks(0, 8), Exec::kMerged));
-  executor->unmerge();
-  outcomes.push_back(prefill(executor, ids, 200, nullptr, blocks(0, 8)));
-  const HostMemory host = executor->host_memory(executor->context_bytes(31));
-  executor->copy_out(blocks(0, 8), 31, host.get());
-  prefill(executor, prompt(model, 30, 99), 200, nullptr, blocks(0, 8));
-  executor->copy_in(blocks(40, 8), 31, host.get());
-  outcomes.push_back(run(executor, {{ids, 30, blocks(40, 8), nullptr}}));
+  merge(device, nth(0));
+  outcomes.push_back(prefill_merged(device, ids, blocks(0, 8)));
+  unmerge(device);
+  outcomes.push_back(prefill(device, ids, 200, blocks(0, 8)));
+  move(device, {out_of(blocks(0, 8), 31)});
+  prefill(device, prompt(model, 30, 99), 200, blocks(0, 8));
+  move(device, {into(blocks(40, 8), 31)});
+  outcomes.push_back(run(device, {sequence(ids, 30, blocks(40, 8))}));
   // Evicted and brought back, in another order.
-  adapters[0].reset();
-  adapters[1].reset();
-  adapters[1] = executor->pack_adapter(*lora[1], 64);
-  adapters[0] = executor->pack_adapter(*lora[0], 64);
-  outcomes.push_back(run(executor, mixed(model, adapters)));
+  for (const std::size_t i : {0u, 1u}) device->evict(nth(i));
+  for (const std::size_t i : {1u, 0u}) device->load({nth(i), 64}, lora[i]);
+  outcomes.push_back(run(device, mixed(model, false)));
   return outcomes;
 }
 
@@ -139,14 +124,8 @@ TEST_P(RankLogits, AreThoseOfThreadsAndOfTheCpu) {
   for (const int rank : {4, 16}) {
     lora.push_back(random_adapter(model, "a", rank, all_targets(), 5));
   }
-  CpuExecutorOptions options;
-  static_cast<ExecutorLimits&>(options) = plan.limits;
-  options.type = DType::kF32;
-  options.isa = kernels::best_isa();
-  CpuExecutor cpu(model, *weights, options);
-  const auto expected = all_of(&cpu, model, lora);
-  const auto threads =
-      all_of(std::make_unique<cuda::TpExecutor>(model, *weights, plan).get(), model, lora);
+  const auto expected = all_of(cpu_device(model, *weights, plan.limits).get(), lora);
+  const auto threads = all_of(find_accelerator("cuda")->make(model, *weights, plan).get(), lora);
 
   std::vector<std::unique_ptr<Program>> workers;
   for (int rank = 1; rank < ranks; ++rank) workers.push_back(start(rank, ranks, path));
@@ -163,7 +142,7 @@ TEST_P(RankLogits, AreThoseOfThreadsAndOfTheCpu) {
         const auto accelerator = find_accelerator("cuda");
         const auto replica = ranks::make_rank_replica(*accelerator, group, 0, model,
                                                       model_digest(model), *weights, plan);
-        processes = all_of(replica.get(), model, lora);
+        processes = all_of(replica.get(), lora);
         return 5;
       });
   for (const auto& [name, value] : environment(0, ranks)) ::unsetenv(name.c_str());

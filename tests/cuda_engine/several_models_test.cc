@@ -20,17 +20,15 @@ TEST(CudaModels, SeveralComputeAtOnceOnOneDevice) {
   other.layers = 2;
   other.ffn = 256;
   const auto weights = random_weights(other, 8);
-  cuda::CudaExecutor second(other, *weights, plan);
-  const auto alone = generate(first.cuda.get(), first.on_cuda[1].get(), {0.5});
-  const auto alone_too = generate(&second, nullptr, {0.25});
+  cuda::CudaDevice second(other, *weights, plan);
+  const auto alone = generate(first.cuda.get(), nth(1), {0.5});
+  const auto alone_too = generate(&second, kBaseModel, {0.25});
   std::vector<std::vector<float>> together, together_too;
   std::thread beside([&] {
-    second.enter_thread();
-    for (int i = 0; i < 3; ++i) together_too = generate(&second, nullptr, {0.25});
+    for (int i = 0; i < 3; ++i) together_too = generate(&second, kBaseModel, {0.25});
   });
-  first.cuda->enter_thread();
   for (int i = 0; i < 3; ++i) {
-    together = generate(first.cuda.get(), first.on_cuda[1].get(), {0.5});
+    together = generate(first.cuda.get(), nth(1), {0.5});
   }
   beside.join();
   EXPECT_EQ(together, alone);

@@ -69,10 +69,9 @@ class CudaShares : public ::testing::Test {
 
 TEST_F(CudaShares, AStepComputesTheSameOnAPartOfTheDevice) {
   Engines engines(plan_);
-  const DeviceAdapter* const adapter = engines.on_cuda[2].get();
-  const auto whole = generate(engines.cuda.get(), adapter, {1});
+  const auto whole = generate(engines.cuda.get(), nth(2), {1});
   for (const auto& shares : std::vector<std::vector<double>>{{0.5}, {0.25, 1, 0.75}}) {
-    const auto part = generate(engines.cuda.get(), adapter, shares);
+    const auto part = generate(engines.cuda.get(), nth(2), shares);
     for (std::size_t step = 0; step < whole.size(); ++step) {
       EXPECT_LT(difference(part[step], whole[step]), tolerance(DType::kBf16)) << "step " << step;
     }

@@ -1,5 +1,5 @@
 // A replica on several devices against the CPU engine: the ranks' sums, adapters, merges and swaps.
-#include "engine/backend/cuda/tp_executor.h"
+#include "engine/backend/device/tensor_parallel.h"
 #include "tests/cuda_engine/engine_testing.h"
 
 namespace servelab {
@@ -38,100 +38,100 @@ class TensorParallel : public ::testing::TestWithParam<Shape> {
     plan.ranks = GetParam().ranks;
     plan.host_threads = 2;
     plan.host_lora = true;
-    CpuExecutorOptions options;
-    static_cast<ExecutorLimits&>(options) = plan.limits;
-    options.type = DType::kF32;
-    options.isa = kernels::best_isa();
-    cpu_ = std::make_unique<CpuExecutor>(model_, *weights_, options);
-    cuda_ = std::make_unique<cuda::TpExecutor>(model_, *weights_, plan);
+    cpu_ = cpu_device(model_, *weights_, plan.limits);
+    cuda_ = find_accelerator("cuda")->make(model_, *weights_, plan);
     for (const int rank : {4, 16, 64}) {
       const auto lora =
           random_adapter(model_, "a", rank, all_targets(), static_cast<std::uint64_t>(rank));
-      on_cpu_.push_back(cpu_->pack_adapter(*lora, 0));
-      if (rank != 16) cuda_->hold_on_host(lora, 64);
-      on_cuda_.push_back(cuda_->pack_adapter(*lora, 64));
-      on_cuda_.back()->wait();
-      on_host_.push_back(cuda_->host_adapter(lora));
+      const AdapterId id = nth(adapters_++);
+      load(cpu_.get(), id, lora);
+      if (rank != 16) cuda_->hold({id, 64}, lora);
+      load(cuda_.get(), id, lora, 64);
+      if (rank == 16) cuda_->hold({id, 64}, lora);
     }
   }
 
-  std::vector<Part> parts(const std::vector<std::unique_ptr<DeviceAdapter>>& adapters) const {
-    std::vector<Part> parts;
+  // A batch of six, with adapters on `site`.
+  std::vector<Sequence> batch(LoraSite site = LoraSite::kDevice) const {
+    std::vector<Sequence> sequences;
     for (int i = 0; i < 6; ++i) {
-      Part part;
-      part.ids = prompt(model_, 4 + 5 * i, 10 + static_cast<std::uint64_t>(i));
-      part.table = blocks(i * 9, 9);
-      part.adapter = i % 4 == 3 ? nullptr : adapters[static_cast<std::size_t>(i % 4)].get();
-      parts.push_back(part);
+      sequences.push_back(sequence(ids(i), 0, blocks(i * 9, 9), adapter(i), site));
     }
-    return parts;
+    return sequences;
+  }
+  std::vector<std::int32_t> ids(int i) const {
+    return prompt(model_, 4 + 5 * i, 10 + static_cast<std::uint64_t>(i));
+  }
+  static AdapterId adapter(int i) {
+    return i % 4 == 3 ? kBaseModel : nth(static_cast<std::size_t>(i % 4));
   }
   // Prefills all but the last token of each, then decodes all of them.
-  std::vector<float> decode(Executor* executor, std::vector<Part> all, LoraKernel kernel) const {
-    for (Part& part : all) {
-      prefill(executor, {part.ids.begin(), part.ids.end() - 1}, 9, part.adapter, part.table);
-      part.context = part.ids.size() - 1;
+  std::vector<float> decode(Device* device, LoraKernel kernel,
+                            LoraSite site = LoraSite::kDevice) const {
+    std::vector<Sequence> last;
+    for (int i = 0; i < 6; ++i) {
+      prefill(device, but_last(ids(i)), 9, blocks(i * 9, 9), adapter(i), site);
+      last.push_back(sequence(ids(i), ids(i).size() - 1, blocks(i * 9, 9), adapter(i), site));
     }
-    return run(executor, all, Exec::kUnmerged, kernel);
+    return run(device, last, Exec::kUnmerged, kernel);
   }
   double allowed() const { return tolerance(DType::kF16); }
 
   ModelConfig model_;
   std::unique_ptr<ModelWeights> weights_;
-  std::unique_ptr<CpuExecutor> cpu_;
-  std::unique_ptr<cuda::TpExecutor> cuda_;
-  std::vector<std::unique_ptr<DeviceAdapter>> on_cpu_, on_cuda_, on_host_;
+  std::unique_ptr<CpuDevice> cpu_;
+  std::unique_ptr<Device> cuda_;
+  std::size_t adapters_ = 0;
 };
 
 TEST_P(TensorParallel, MixedBatchesAndDecodesAreTheWholeModels) {
-  const auto expected = run(cpu_.get(), parts(on_cpu_));
-  EXPECT_LT(difference(run(cuda_.get(), parts(on_cuda_)), expected), allowed());
+  const auto expected = run(cpu_.get(), batch());
+  EXPECT_LT(difference(run(cuda_.get(), batch()), expected), allowed());
   for (const LoraKernel kernel : {LoraKernel::kMbgmv, LoraKernel::kSgmv}) {
-    const auto decoded = decode(cpu_.get(), parts(on_cpu_), kernel);
+    const auto decoded = decode(cpu_.get(), kernel);
     for (int round = 0; round < 3; ++round) {  // eagerly, recorded, as a graph
-      EXPECT_LT(difference(decode(cuda_.get(), parts(on_cuda_), kernel), decoded), allowed());
+      EXPECT_LT(difference(decode(cuda_.get(), kernel), decoded), allowed());
     }
   }
 }
 
 // Every rank's host computes its rank's part, also beside adapters on the devices.
 TEST_P(TensorParallel, AdaptersOnTheHostAreTheWholeModels) {
-  const auto expected = run(cpu_.get(), parts(on_cpu_));
-  const auto decoded = decode(cpu_.get(), parts(on_cpu_), LoraKernel::kSgmv);
-  std::vector<Part> some = parts(on_cuda_);
-  const std::vector<Part> hosted = parts(on_host_);
-  for (const std::size_t i : {0u, 2u}) some[i].adapter = hosted[i].adapter;
-  EXPECT_LT(difference(decode(cuda_.get(), hosted, LoraKernel::kSgmv), decoded), allowed());
+  const auto expected = run(cpu_.get(), batch());
+  const auto decoded = decode(cpu_.get(), LoraKernel::kSgmv);
+  EXPECT_LT(difference(decode(cuda_.get(), LoraKernel::kSgmv, LoraSite::kHost), decoded),
+            allowed());
+  std::vector<Sequence> some = batch();
+  for (const std::size_t i : {0u, 2u}) some[i].lora = LoraSite::kHost;
   const auto mixed = run(cuda_.get(), some);
   EXPECT_LT(difference(mixed, expected), allowed());
-  RunMode synced;
+  StepMode synced;
   synced.kernel = LoraKernel::kSgmv;
   synced.host_copy = HostCopy::kSynced;
   EXPECT_EQ(run(cuda_.get(), some, synced), mixed);
 }
 
-TEST_P(TensorParallel, MergedAgreesAndUnmergingRestoresEveryBit) {
+TEST_P(TensorParallel, MergedAgreesWithUnmergedAndUnmergingRestoresEveryBit) {
   const auto ids = prompt(model_, 40, 3);
-  const auto base = prefill(cuda_.get(), ids, 200, nullptr, blocks(0, 20));
-  for (std::size_t i = 0; i < on_cuda_.size(); ++i) {
-    const auto expected = prefill(cpu_.get(), ids, 200, on_cpu_[i].get(), blocks(0, 20));
-    cuda_->merge(*on_cuda_[i]);
-    const auto merged = prefill(cuda_.get(), ids, 200, nullptr, blocks(0, 20), Exec::kMerged);
-    cuda_->unmerge();
+  const auto base = prefill(cuda_.get(), ids, 200, blocks(0, 20));
+  for (std::size_t i = 0; i < adapters_; ++i) {
+    const auto expected = prefill(cpu_.get(), ids, 200, blocks(0, 20), nth(i));
+    merge(cuda_.get(), nth(i));
+    const auto merged = prefill_merged(cuda_.get(), ids, blocks(0, 20));
+    unmerge(cuda_.get());
     EXPECT_LT(difference(merged, expected), allowed());
-    EXPECT_EQ(prefill(cuda_.get(), ids, 200, nullptr, blocks(0, 20)), base);
+    EXPECT_EQ(prefill(cuda_.get(), ids, 200, blocks(0, 20)), base);
   }
 }
 
 TEST_P(TensorParallel, AContextCanBeSwappedOutAndInElsewhere) {
   const auto ids = prompt(model_, 31, 6);
-  prefill(cuda_.get(), ids, 200, nullptr, blocks(0, 8));
-  const auto stayed = run(cuda_.get(), {{ids, 30, blocks(0, 8), nullptr}});
-  const HostMemory host = cuda_->host_memory(cuda_->context_bytes(31));
-  cuda_->copy_out(blocks(0, 8), 31, host.get());
-  prefill(cuda_.get(), prompt(model_, 30, 99), 200, nullptr, blocks(0, 8));
-  cuda_->copy_in(blocks(40, 8), 31, host.get());
-  EXPECT_EQ(run(cuda_.get(), {{ids, 30, blocks(40, 8), nullptr}}), stayed);
+  prefill(cuda_.get(), ids, 200, blocks(0, 8));
+  const auto stayed = run(cuda_.get(), {sequence(ids, 30, blocks(0, 8))});
+  move(cuda_.get(), {out_of(blocks(0, 8), 31)});
+  prefill(cuda_.get(), prompt(model_, 30, 99), 200, blocks(0, 8));
+  move(cuda_.get(), {into(blocks(40, 8), 31)});
+  EXPECT_EQ(run(cuda_.get(), {sequence(ids, 30, blocks(40, 8))}), stayed);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TensorParallel,

@@ -55,14 +55,15 @@ def words(*values):
 MESSAGES = {
     "hello": b"\0" + words(0x4B4E5253, 1, 1) + b"b" + words(1) + b"m" + words(1, 2) + b"\0"
              + bytes(8) + words(1) + b"h" + words(9),
-    "step": b"\2\0\2" + bytes(8) + b"\0\1" + bytes(24) + words(1, 7) + bytes(8)
-            + words(1, 3, 1, 5, 1, 0, 7) + b"\1" + bytes(8),
-    "reply": b"\3" + bytes(32) + words(1, 5) + bytes(16),
-    "pack": b"\4" + words(3, 64) + b"\0\1" + bytes(8) + words(1) + b"x",
-    "copy": b"\5" + bytes(8) + words(31, 2, 1, 2),
-    "shape": b"\6" + words(2, 1, 0) + b"\0" + words(4) + bytes(8) + b"\1" + words(4, 32)
+    "job": b"\2" + words(1, 4) + b"\1" + words(5, 7) + bytes(3)
+           + words(1, 8) + b"\1" + words(31, 2, 1, 2)
+           + b"\0\2" + bytes(8) + b"\0" + bytes(24)
+           + words(1, 3, 1, 5, 1, 0, 7) + b"\1" + bytes(8) + b"\0",
+    "reply": b"\3" + bytes(48) + words(1, 5, 0) + bytes(16),
+    "load": b"\4" + words(3, 64) + b"\0\1" + bytes(8) + words(1) + b"x",
+    "shape": b"\5" + words(2, 1, 0) + b"\0" + words(4) + bytes(4) + b"\1" + words(4, 32)
              + b"\1" + words(32, 4),
-    "frame": b"\7" + words(2) + b"\x09ab",
+    "frame": b"\6" + words(2) + b"\x09ab",
 }
 
 

@@ -5,6 +5,7 @@
 #include "engine/cli/generate.h"
 #include "engine/core/check.h"
 #include "engine/core/registry.h"
+#include "tests/support/device_testing.h"
 
 namespace servelab::test {
 namespace {
@@ -80,21 +81,20 @@ std::vector<std::vector<std::int32_t>> alone(const TestedEngine& engine, const W
   const ModelConfig& model = engine.model();
   RandomAdapters adapters(model, workload);
   const auto weights = random_weights(model, kWeightSeed);
-  const auto executor = engine.executor(*weights);
+  const auto device = engine.device(*weights);
   const PromptSource prompts = random_prompts(kPromptSeed, model.vocab);
   std::vector<std::vector<std::int32_t>> outputs;
   for (std::size_t i = 0; i < workload.requests.size(); ++i) {
     const Request& request = workload.requests[i];
-    std::unique_ptr<DeviceAdapter> adapter;
-    if (request.adapter != kBaseModel) {
-      adapter = executor->pack_adapter(*adapters.load(request.adapter), 0);
-      if (merged) executor->merge(*adapter);
-    }
+    const bool adapted = request.adapter != kBaseModel;
+    if (adapted) load(device.get(), request.adapter, adapters.load(request.adapter));
+    if (adapted && merged) merge(device.get(), request.adapter);
     outputs.push_back(
-        generate(executor.get(), prompts(static_cast<RequestId>(i), request.prompt_tokens),
-                 merged ? nullptr : adapter.get(), merged ? Exec::kMerged : Exec::kUnmerged,
+        generate(device.get(), prompts(static_cast<RequestId>(i), request.prompt_tokens),
+                 merged ? kBaseModel : request.adapter, merged ? Exec::kMerged : Exec::kUnmerged,
                  request.output_tokens, {}));
-    executor->unmerge();
+    unmerge(device.get());
+    if (adapted) device->evict(request.adapter);
   }
   return outputs;
 }

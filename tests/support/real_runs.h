@@ -43,7 +43,7 @@ class TestedEngine {
                                                const Workload& workload, AdapterSource* adapters,
                                                PromptSource prompts) const = 0;
   // One that serves a request at a time, in the plainest way that it has. `weights` outlive it.
-  virtual std::unique_ptr<Executor> executor(const ModelWeights& weights) const = 0;
+  virtual std::unique_ptr<Device> device(const ModelWeights& weights) const = 0;
 };
 
 struct RealRun {

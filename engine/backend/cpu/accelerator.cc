@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <climits>
 
-#include "engine/backend/cpu/executor.h"
+#include "engine/backend/cpu/cpu_device.h"
 #include "engine/backend/device/buffer.h"
 #include "engine/backend/device/thread_team.h"
 #include "kernels/panels.h"
@@ -18,7 +18,7 @@ using kernels::DType;
 
 // What adapters take on the device once all that fit are there, and one more that still leaves.
 std::size_t adapter_bytes(const ModelConfig& model, const DevicePlan& plan) {
-  if (plan.whole_models) return 0;  // they are models, with matrices of their own
+  if (plan.folded) return 0;  // they are models, with matrices of their own
   if (!plan.padded) return static_cast<std::size_t>(plan.adapter_bytes);
   const int width = kernels::panels_of(plan.widest_rank) * kernels::kPanelColumns;
   Bytes slot = 0;
@@ -69,10 +69,10 @@ class CpuAccelerator final : public Accelerator {
     throw SpecError("engine.device_share: the CPU engine gives a step the whole device");
   }
 
-  std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
-                                 const DevicePlan& plan) const override {
-    CpuExecutorOptions options;
-    static_cast<ExecutorLimits&>(options) = plan.limits;
+  std::unique_ptr<Device> make(const ModelConfig& model, const ModelWeights& weights,
+                               const DevicePlan& plan) const override {
+    CpuDeviceOptions options;
+    static_cast<DeviceLimits&>(options) = plan.limits;
     options.threads =
         plan.host_threads > 0 ? plan.host_threads : static_cast<int>(usable_cores().size());
     options.cores = plan.host_cores;
@@ -81,18 +81,13 @@ class CpuAccelerator final : public Accelerator {
     options.type = plan.type;
     options.adapter_bytes = adapter_bytes(model, plan);
     if (plan.merges) options.merge_targets = plan.targets;
-    return std::make_unique<CpuExecutor>(model, weights, options);
+    return std::make_unique<CpuDevice>(model, weights, options);
   }
 
   std::string name_group() const override { refuse_ranks(); }
-  std::unique_ptr<Executor> make_rank(const ModelConfig& /*model*/, const ModelWeights& /*weights*/,
-                                      const DevicePlan& /*plan*/, const Shard& /*shard*/,
-                                      const std::string& /*group*/) const override {
-    refuse_ranks();
-  }
-  std::unique_ptr<Executor> make_replica(const ModelConfig& /*model*/,
-                                         const std::vector<MakeRank>& /*ranks*/,
-                                         const RankFailed& /*failed*/) const override {
+  std::unique_ptr<Device> make_rank(const ModelConfig& /*model*/, const ModelWeights& /*weights*/,
+                                    const DevicePlan& /*plan*/, const Shard& /*shard*/,
+                                    const std::string& /*group*/) const override {
     refuse_ranks();
   }
 

@@ -2,13 +2,14 @@
 // belong to one adapter.
 #include <algorithm>
 
-#include "engine/backend/cpu/executor_impl.h"
+#include "engine/backend/cpu/cpu_device_impl.h"
 
 namespace servelab {
 
 // Rows of one adapter lie together, decodes before prefills; adapters in order of first appearance.
-void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel,
-                                bool unmerged) {
+void CpuDevice::Impl::lay_out(const DeviceJob& job,
+                              std::span<const DeviceAdapter* const> adapters_of, bool unmerged) {
+  const std::vector<Sequence>& slices = job.sequences;
   std::vector<const CpuAdapter*> adapters;
   struct Key {
     std::size_t adapter;
@@ -18,7 +19,8 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
   std::vector<Key> keys;
   sampling_slices_.clear();
   for (std::size_t i = 0; i < slices.size(); ++i) {
-    const CpuAdapter* const adapter = unmerged ? packed(slices[i].adapter) : nullptr;
+    const CpuAdapter* const adapter =
+        unmerged ? static_cast<const CpuAdapter*>(adapters_of[i]) : nullptr;
     auto found = std::find(adapters.begin(), adapters.end(), adapter);
     if (found == adapters.end()) found = adapters.insert(adapters.end(), adapter);
     keys.push_back({static_cast<std::size_t>(found - adapters.begin()),
@@ -33,12 +35,12 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
   positions_.clear();
   decodes_.clear();
   prefills_.clear();
-  kind_ = kernel;
+  kind_ = job.mode.kernel;
   lora_width_ = 0;
   std::vector<int> first_row(slices.size());
   int row = 0;
   for (const Key& key : keys) {
-    const SequenceSlice& slice = slices[static_cast<std::size_t>(key.slice)];
+    const Sequence& slice = slices[static_cast<std::size_t>(key.slice)];
     const auto tokens = static_cast<int>(slice.tokens.size());
     order_.push_back({key.slice, row});
     first_row[static_cast<std::size_t>(key.slice)] = row;
@@ -68,7 +70,7 @@ void CpuExecutor::Impl::lay_out(std::span<const SequenceSlice> slices, LoraKerne
   if (lora_) prepare_lora();
 }
 
-void CpuExecutor::Impl::prepare_lora() {
+void CpuDevice::Impl::prepare_lora() {
   t_stride_ = kernels::shrink_stride(lora_width_);
   t_floats_ = static_cast<std::size_t>(rows_) * static_cast<std::size_t>(t_stride_);
   if (t_.size() < 3 * t_floats_ * sizeof(float)) {

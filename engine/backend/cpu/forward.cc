@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "engine/backend/cpu/executor_impl.h"
+#include "engine/backend/cpu/cpu_device_impl.h"
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
 #include "kernels/sampling.h"
@@ -47,36 +47,32 @@ constexpr std::array kDownTarget = {LinearLayer::kDown};
 
 }  // namespace
 
-StepParts CpuExecutor::Impl::run(std::span<const SequenceSlice> slices, const RunMode& mode,
-                                 const SamplingOptions& sampling,
-                                 std::vector<std::int32_t>* sampled) {
+void CpuDevice::Impl::run(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
+                          const FoldedLayers* folded, DeviceResult* result) {
   const TimeNs begin = clock_ns();
   parts_ = StepParts{};
-  lay_out(slices, mode.kernel, mode.exec == Exec::kUnmerged);
+  lay_out(job, adapters, job.mode.exec == Exec::kUnmerged && folded == nullptr);
   SL_CHECK(rows_ >= 1 && rows_ <= options_.max_batch_tokens, "a step keeps max_batch_tokens");
   SL_CHECK(sampled_rows_ <= options_.max_batch, "a step keeps max_batch");
-  const auto whole_of = [](const SequenceSlice& slice) {
-    return slice.adapter != nullptr ? packed(slice.adapter)->whole_.get() : nullptr;
-  };
-  whole_ = whole_of(slices.front());
-  for (const SequenceSlice& slice : slices) {
-    SL_CHECK(whole_of(slice) == whole_, "a step runs one whole model");
-  }
-  SL_CHECK(whole_ == nullptr || mode.exec == Exec::kMerged, "a whole model has nothing beside it");
-  sampling_ = &sampling;
-  sampled_ = sampled;
-  sampled->assign(static_cast<std::size_t>(sampled_rows_), -1);
+  folded_ = folded;
+  sampling_ = &job.sampling;
+  sampled_ = &result->sampled;
+  result->sampled.assign(static_cast<std::size_t>(sampled_rows_), -1);
   for (int i = 0; i < model_.layers; ++i) {
     next_task_[static_cast<std::size_t>(i)].store(0, std::memory_order_relaxed);
   }
-  team_.run([&](int member) { forward(member, slices); });
+  team_.run([&](int member) { forward(member, job.sequences); });
   parts_.total = clock_ns() - begin;
-  return parts_;
+  result->parts = parts_;
+  if (!job.wants_logits) return;
+  const float* const logits = logits_.as<float>();
+  result->logits.assign(logits, logits + static_cast<std::size_t>(sampled_rows_) *
+                                             static_cast<std::size_t>(model_.vocab));
 }
 
 // --- sharing work ---
 
-CpuExecutor::Impl::Share CpuExecutor::Impl::share_of(int member, int units) const {
+CpuDevice::Impl::Share CpuDevice::Impl::share_of(int member, int units) const {
   const int members = team_.size();
   const auto cut = [&](int count, int i) {
     return static_cast<int>(static_cast<std::int64_t>(count) * i / members);
@@ -87,25 +83,26 @@ CpuExecutor::Impl::Share CpuExecutor::Impl::share_of(int member, int units) cons
   return {0, rows_, cut(units, member), cut(units, member + 1)};
 }
 
-float* CpuExecutor::Impl::t_of(int index) const {
+float* CpuDevice::Impl::t_of(int index) const {
   return t_.as<float>() + static_cast<std::size_t>(index) * t_floats_;
 }
 
 // --- linear layers and LoRA ---
 
-void CpuExecutor::Impl::multiply(int member, int layer, Fused which, float* y, std::int64_t ldy,
-                                 kernels::Store store) {
+void CpuDevice::Impl::multiply(int member, int layer, Fused which, float* y, std::int64_t ldy,
+                               kernels::Store store) {
   const LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
   const auto i = static_cast<std::size_t>(which);
-  kernels::Linear& linear = whole_ != nullptr ? *whole_->layers[static_cast<std::size_t>(layer)][i]
+  kernels::Linear& linear = folded_ != nullptr
+                                ? *folded_->layers[static_cast<std::size_t>(layer)][i]
                             : weights.use_merged[i] ? *weights.merged[i]
                                                     : *weights.base[i];
   linear.run(member, h_.data(), widest_input_, y, ldy, rows_, store);
 }
 
-kernels::LoraBatch CpuExecutor::Impl::batch_of(int layer, LinearLayer target,
-                                               const std::vector<Segment>& segments, LoraKind kind,
-                                               std::vector<kernels::LoraRows>* rows) const {
+kernels::LoraBatch CpuDevice::Impl::batch_of(int layer, LinearLayer target,
+                                             const std::vector<Segment>& segments, LoraKind kind,
+                                             std::vector<kernels::LoraRows>* rows) const {
   rows->clear();
   for (const Segment& segment : segments) {
     const kernels::LoraPair* pair = segment.adapter->find(layer, target);
@@ -114,7 +111,7 @@ kernels::LoraBatch CpuExecutor::Impl::batch_of(int layer, LinearLayer target,
   return {kind, rows->data(), static_cast<int>(rows->size()), rows_, lora_width_};
 }
 
-void CpuExecutor::Impl::shrink(int member, int layer, std::span<const LinearLayer> targets) {
+void CpuDevice::Impl::shrink(int member, int layer, std::span<const LinearLayer> targets) {
   std::vector<kernels::LoraRows>& rows = lora_rows_[static_cast<std::size_t>(member)];
   auto* const scratch = scratch_[static_cast<std::size_t>(member)].as<float>();
   for (std::size_t i = 0; i < targets.size(); ++i) {
@@ -128,8 +125,8 @@ void CpuExecutor::Impl::shrink(int member, int layer, std::span<const LinearLaye
   }
 }
 
-void CpuExecutor::Impl::expand(int member, int layer, LinearLayer target, int index, float* y,
-                               std::int64_t ldy, const Share& share) {
+void CpuDevice::Impl::expand(int member, int layer, LinearLayer target, int index, float* y,
+                             std::int64_t ldy, const Share& share) {
   std::vector<kernels::LoraRows>& rows = lora_rows_[static_cast<std::size_t>(member)];
   for (const bool decodes : {true, false}) {
     const kernels::LoraBatch batch = batch_of(layer, target, decodes ? decodes_ : prefills_,
@@ -142,7 +139,7 @@ void CpuExecutor::Impl::expand(int member, int layer, LinearLayer target, int in
 
 // --- the phases ---
 
-void CpuExecutor::Impl::embed(int member, std::span<const SequenceSlice> slices) {
+void CpuDevice::Impl::embed(int member, std::span<const Sequence> slices) {
   const auto hidden = static_cast<std::size_t>(model_.hidden);
   const auto* const table = static_cast<const std::byte*>(embedding_.data);
   const std::size_t row_bytes = hidden * kernels::bytes_of(embedding_.type);
@@ -160,7 +157,7 @@ void CpuExecutor::Impl::embed(int member, std::span<const SequenceSlice> slices)
 }
 
 // Rows of this member: h = norm(x) * weight.
-void CpuExecutor::Impl::norm_rows(int member, const std::vector<float>& weight) {
+void CpuDevice::Impl::norm_rows(int member, const std::vector<float>& weight) {
   const Share share = share_of(member, 1);
   if (share.row_begin == share.row_end) return;
   const auto row = static_cast<std::size_t>(share.row_begin);
@@ -172,8 +169,8 @@ void CpuExecutor::Impl::norm_rows(int member, const std::vector<float>& weight) 
 }
 
 // Bias, rotation and the cache for this share of rows and KV heads (`column` counts KV heads).
-void CpuExecutor::Impl::rotate_and_write(int layer, const Share& share,
-                                         std::span<const SequenceSlice> slices) {
+void CpuDevice::Impl::rotate_and_write(int layer, const Share& share,
+                                       std::span<const Sequence> slices) {
   const LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
   const int d = model_.head_dim;
   const int group = model_.heads / model_.kv_heads;
@@ -204,7 +201,7 @@ void CpuExecutor::Impl::rotate_and_write(int layer, const Share& share,
   ops_.rope(first + k_column + share.column_begin * d, ld, positions, rope_.cos.data(),
             rope_.sin.data(), heads, d, rows);
   for (const Row& at : order_) {
-    const SequenceSlice& slice = slices[static_cast<std::size_t>(at.slice)];
+    const Sequence& slice = slices[static_cast<std::size_t>(at.slice)];
     const int begin = std::max(share.row_begin, at.row);
     const int end = std::min(share.row_end, at.row + static_cast<int>(slice.tokens.size()));
     if (begin >= end) continue;
@@ -217,8 +214,7 @@ void CpuExecutor::Impl::rotate_and_write(int layer, const Share& share,
 
 // Tasks are (slice, block of queries, KV heads); members take the next one as they become free. A
 // decode's heads go to a member in one stretch, as they lie in memory.
-void CpuExecutor::Impl::attention_phase(int member, int layer,
-                                        std::span<const SequenceSlice> slices) {
+void CpuDevice::Impl::attention_phase(int member, int layer, std::span<const Sequence> slices) {
   const LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
   const int group = model_.heads / model_.kv_heads;
   const std::int64_t ld = widest_output_;
@@ -226,7 +222,7 @@ void CpuExecutor::Impl::attention_phase(int member, int layer,
   int mine = next.fetch_add(1, std::memory_order_relaxed);
   int task_index = 0;
   for (const Row& at : order_) {
-    const SequenceSlice& slice = slices[static_cast<std::size_t>(at.slice)];
+    const Sequence& slice = slices[static_cast<std::size_t>(at.slice)];
     const auto tokens = static_cast<int>(slice.tokens.size());
     const kernels::AttentionTask task{slice.context, tokens, slice.blocks.data()};
     std::byte* const out = h_.data() + static_cast<std::size_t>(at.row) *
@@ -247,7 +243,7 @@ void CpuExecutor::Impl::attention_phase(int member, int layer,
   }
 }
 
-void CpuExecutor::Impl::forward(int member, std::span<const SequenceSlice> slices) {
+void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
   const bool leads = member == 0;
   const std::int64_t wide = widest_output_;
   const int d = model_.head_dim;
@@ -325,7 +321,7 @@ void CpuExecutor::Impl::forward(int member, std::span<const SequenceSlice> slice
   laps.lap(&parts_.dense);
 }
 
-void CpuExecutor::Impl::swiglu_phase(int member, int layer) {
+void CpuDevice::Impl::swiglu_phase(int member, int layer) {
   const Share blocks = share_of(member, (model_.ffn + kColumnGrain - 1) / kColumnGrain);
   const int begin = blocks.column_begin * kColumnGrain;
   const int end = std::min(blocks.column_end * kColumnGrain, model_.ffn);
@@ -346,7 +342,7 @@ void CpuExecutor::Impl::swiglu_phase(int member, int layer) {
 }
 
 // The final norm of the rows that sample, packed together, and the LM head.
-void CpuExecutor::Impl::head(int member) {
+void CpuDevice::Impl::head(int member) {
   const auto bytes = kernels::bytes_of(options_.type);
   if (member == 0) {
     for (int i = 0; i < sampled_rows_; ++i) {
@@ -363,7 +359,7 @@ void CpuExecutor::Impl::head(int member) {
                 kernels::Store::kSet);
 }
 
-void CpuExecutor::Impl::choose(int member, std::span<const SequenceSlice> slices) {
+void CpuDevice::Impl::choose(int member, std::span<const Sequence> slices) {
   const auto vocab = static_cast<std::size_t>(model_.vocab);
   for (int i = member; i < sampled_rows_; i += team_.size()) {
     const auto row = static_cast<std::size_t>(i);

@@ -6,13 +6,33 @@
 #include <algorithm>
 #include <string>
 
-#include "engine/backend/cuda/cuda_executor.h"
+#include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/sm_shares.h"
-#include "engine/backend/cuda/tp_executor.h"
+#include "engine/backend/device/tensor_parallel.h"
 #include "engine/backend/device/thread_team.h"
 
 namespace servelab::cuda {
 namespace {
+
+// Ranks that are threads of this process.
+std::vector<MakeRank> thread_ranks(const ModelConfig& model, const ModelWeights& weights,
+                                   const DevicePlan& plan) {
+  std::vector<MakeRank> makers;
+  int rank = 0;
+  for (std::unique_ptr<Collective>& each : make_collectives(plan.ranks, plan.device)) {
+    DevicePlan own = plan;
+    own.device = plan.device + rank;
+    if (!plan.partitions.empty()) {
+      own.partitions = {plan.partitions[static_cast<std::size_t>(rank)]};
+    }
+    const RankSeat seat{{rank, plan.ranks}, std::move(each)};
+    makers.emplace_back([&model, &weights, own, seat] {
+      return std::make_unique<CudaDevice>(model, weights, own, seat);
+    });
+    ++rank;
+  }
+  return makers;
+}
 
 class CudaAccelerator final : public Accelerator {
  public:
@@ -78,8 +98,8 @@ class CudaAccelerator final : public Accelerator {
     return std::make_shared<SmShares>(make_sm_groups(device));
   }
 
-  std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
-                                 const DevicePlan& plan) const override {
+  std::unique_ptr<Device> make(const ModelConfig& model, const ModelWeights& weights,
+                               const DevicePlan& plan) const override {
     const int there = devices();
     if (plan.device + plan.ranks > there) {
       throw SpecError(
@@ -87,15 +107,16 @@ class CudaAccelerator final : public Accelerator {
           "this machine has " +
           std::to_string(there));
     }
-    if (plan.ranks > 1) return std::make_unique<TpExecutor>(model, weights, plan);
-    return std::make_unique<CudaExecutor>(model, weights, plan);
+    if (plan.ranks == 1) return std::make_unique<CudaDevice>(model, weights, plan);
+    return std::make_unique<TensorParallelDevice>(model, plan.limits,
+                                                  thread_ranks(model, weights, plan), nullptr);
   }
 
   std::string name_group() const override { return cuda::name_group(); }
 
-  std::unique_ptr<Executor> make_rank(const ModelConfig& model, const ModelWeights& weights,
-                                      const DevicePlan& plan, const Shard& shard,
-                                      const std::string& group) const override {
+  std::unique_ptr<Device> make_rank(const ModelConfig& model, const ModelWeights& weights,
+                                    const DevicePlan& plan, const Shard& shard,
+                                    const std::string& group) const override {
     RankSeat seat{shard, nullptr};
     if (shard.ranks > 1) {
       try {
@@ -104,13 +125,7 @@ class CudaAccelerator final : public Accelerator {
         throw GroupError(problem.what());
       }
     }
-    return std::make_unique<CudaExecutor>(model, weights, plan, seat);
-  }
-
-  std::unique_ptr<Executor> make_replica(const ModelConfig& model,
-                                         const std::vector<MakeRank>& ranks,
-                                         const RankFailed& failed) const override {
-    return std::make_unique<TpExecutor>(model, ranks, failed);
+    return std::make_unique<CudaDevice>(model, weights, plan, seat);
   }
 };
 

@@ -79,10 +79,10 @@ bool CudaAdapter::arrived() const {
   return true;
 }
 
-void CudaAdapter::become_whole(std::vector<Matrices> whole, std::shared_ptr<void> memory,
-                               cudaStream_t stream) {
-  whole_ = std::move(whole);
-  whole_memory_ = std::move(memory);
+void CudaAdapter::become_folded(std::vector<Matrices> folded, std::shared_ptr<void> memory,
+                                cudaStream_t stream) {
+  folded_ = std::move(folded);
+  folded_memory_ = std::move(memory);
   here_.back().record(stream);
   arrived_.store(false);
 }
@@ -164,7 +164,6 @@ void AdapterStore::pack_layer(const LoraWeights& weights, int layer, int width,
 
 // Takes a slot and a stretch for each layer, and writes down where the pairs will lie.
 void AdapterStore::place(const LoraWeights& weights, int width, CudaAdapter* adapter) {
-  adapter->rank_ = weights.rank();
   adapter->pairs_.resize(table_entries(model_));
   adapter->stretches_.resize(static_cast<std::size_t>(model_.layers));
   const std::lock_guard lock(mutex_);
@@ -186,7 +185,6 @@ void AdapterStore::place(const LoraWeights& weights, int width, CudaAdapter* ada
           " KiB of it in one stretch; use engine.adapter_memory: slots or fewer adapters");
     }
     adapter->stretches_[static_cast<std::size_t>(layer)] = {*offset, size};
-    adapter->size_ += size;
     std::byte* next = area_ + *offset;
     for (int t = 0; t < kLinearLayers; ++t) {
       const auto which = static_cast<LinearLayer>(t);

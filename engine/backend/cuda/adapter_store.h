@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "engine/backend/cuda/device_weights.h"
-#include "engine/backend/cuda/engine_adapter.h"
 #include "engine/backend/cuda/range_allocator.h"
 #include "engine/backend/device/accelerator.h"
+#include "engine/backend/device/local_device.h"
 #include "kernels/cuda/lora.h"
 
 namespace servelab::cuda {
@@ -23,21 +23,20 @@ constexpr int padded_rank(int rank) { return (rank + 7) / 8 * 8; }
 
 class AdapterStore;
 
-class CudaAdapter final : public EngineAdapter {
+class CudaAdapter final : public DeviceAdapter {
  public:
   ~CudaAdapter() override;
-  int rank() const override { return rank_; }
-  Bytes bytes() const override { return static_cast<Bytes>(size_); }
   void wait() const override;
 
   int slot() const { return slot_; }
   int width() const { return width_; }
   bool arrived() const;                             // all of it
   void hold(cudaStream_t stream, int layer) const;  // later work of `stream` waits for that layer
-  // A model of its own: the layers' matrices with the adapter folded in; empty otherwise. `memory`
-  // gives it back. The copies up to now are part of what wait() waits for.
-  const std::vector<Matrices>& whole() const { return whole_; }
-  void become_whole(std::vector<Matrices> whole, std::shared_ptr<void> memory, cudaStream_t stream);
+  // The layers' matrices with the adapter folded in (Load::folded); empty otherwise. `memory` gives
+  // them back. The copies up to now are part of what wait() waits for.
+  const std::vector<Matrices>& folded() const { return folded_; }
+  void become_folded(std::vector<Matrices> folded, std::shared_ptr<void> memory,
+                     cudaStream_t stream);
   // Null when the adapter leaves that layer alone.
   const kernels::cuda::LoraPair* find(int layer, LinearLayer which) const;
 
@@ -47,21 +46,18 @@ class CudaAdapter final : public EngineAdapter {
     std::size_t offset = 0;
     std::size_t size = 0;
   };
-  explicit CudaAdapter(std::shared_ptr<AdapterStore> store)
-      : EngineAdapter(Side::kDevice), store_(std::move(store)) {}
+  explicit CudaAdapter(std::shared_ptr<AdapterStore> store) : store_(std::move(store)) {}
 
   std::shared_ptr<AdapterStore> store_;
   int slot_ = -1;
-  int rank_ = 0;
-  int width_ = 0;  // of the widest pair
-  std::size_t size_ = 0;
+  int width_ = 0;                   // of the widest pair
   std::vector<Stretch> stretches_;  // by layer; size 0: nothing there
   std::vector<kernels::cuda::LoraPair> pairs_;
   HostMemory host_pairs_;
   std::vector<Event> here_;  // by layer, then one for the end
   mutable std::atomic<bool> arrived_{false};
-  std::vector<Matrices> whole_;
-  std::shared_ptr<void> whole_memory_;
+  std::vector<Matrices> folded_;
+  std::shared_ptr<void> folded_memory_;
 };
 
 class AdapterStore : public std::enable_shared_from_this<AdapterStore> {

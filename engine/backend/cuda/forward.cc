@@ -3,7 +3,7 @@
 #include <bit>
 #include <optional>
 
-#include "engine/backend/cuda/cuda_executor.h"
+#include "engine/backend/cuda/cuda_device.h"
 #include "engine/core/check.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/elementwise.h"
@@ -23,69 +23,62 @@ std::byte* row_of(void* data, int row, int width, DType type) {
          static_cast<std::size_t>(row) * static_cast<std::size_t>(width) * kernels::bytes_of(type);
 }
 
-const CudaAdapter* device_adapter(const SequenceSlice& slice) {
-  return is_on(Side::kDevice, slice.adapter) ? static_cast<const CudaAdapter*>(slice.adapter)
-                                             : nullptr;
-}
-
-const std::vector<Matrices>* whole_of(const SequenceSlice& slice) {
-  const CudaAdapter* const adapter = device_adapter(slice);
-  return adapter != nullptr && !adapter->whole().empty() ? &adapter->whole() : nullptr;
-}
-
 }  // namespace
 
-StepParts CudaExecutor::run(std::span<const SequenceSlice> slices, const RunMode& mode,
-                            const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
-  SL_CHECK(!slices.empty() && slices.size() <= static_cast<std::size_t>(plan_.limits.max_batch),
+void CudaDevice::forward(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
+                         const DeviceAdapter* folded, DeviceResult* result) {
+  if (job.sequences.empty()) return kv_.finish();
+  SL_CHECK(job.sequences.size() <= static_cast<std::size_t>(plan_.limits.max_batch),
            "a step keeps max_batch");
-  whole_ = whole_of(slices.front());
-  for (const SequenceSlice& slice : slices) {
-    SL_CHECK(whole_of(slice) == whole_, "a step runs one whole model");
-  }
-  SL_CHECK(whole_ == nullptr || mode.exec == Exec::kMerged, "a whole model has nothing beside it");
-  const bool bucketed = StepInput::only_decodes(slices);
-  may_replay_ = mode.may_replay;
-  measure_ = mode.measure_parts;
-  sampled_ = static_cast<int>(std::count_if(slices.begin(), slices.end(),
-                                            [](const SequenceSlice& s) { return s.samples; }));
-  const StepShape& shape =
-      input_->lay_out(slices, mode.kernel, mode.exec == Exec::kUnmerged, sampling, bucketed);
+  const auto* const copy = static_cast<const CudaAdapter*>(folded);
+  folded_ = copy == nullptr ? nullptr : &copy->folded();
+  const bool bucketed = StepInput::only_decodes(job.sequences);
+  may_replay_ = job.may_replay;
+  measure_ = job.measure_parts;
+  if (job.mode.exec == Exec::kMerged || folded_ != nullptr) adapters = {};
+  const StepShape& shape = input_->lay_out(job, adapters, bucketed);
   SL_CHECK(shape.rows <= StepInput::most_rows(plan_.limits), "a step keeps max_batch_tokens");
+  const auto sampled = static_cast<std::size_t>(std::count_if(
+      job.sequences.begin(), job.sequences.end(), [](const Sequence& s) { return s.samples; }));
 
-  const StepStream::Confined confined = stream_.confine(mode.device_share);
+  const StepStream::Confined confined = stream_.confine(job.mode.device_share);
   dense_->tune_for(stream_.multiprocessors());
-  if (whole_ != nullptr) device_adapter(slices.front())->hold(stream_.get(), model_.layers);
+  if (copy != nullptr) copy->hold(stream_.get(), part_.layers);
   std::optional<HostLora::Step> host;
   if (!input_->host().groups.empty()) {
-    host.emplace(host_lora_.get(), input_->host(), mode.host_copy, stream_.get());
+    host.emplace(host_lora_.get(), input_->host(), job.mode.host_copy, stream_.get());
   }
   timer_.begin(stream_.get(), measure_);
   check(cudaMemcpyAsync(input_->device(), host_input_.get(), input_->used_bytes(),
                         cudaMemcpyHostToDevice, stream_.get()),
         "copying a step's input");
-  launch(shape, sampling, bucketed);
+  launch(shape, job.sampling, bucketed);
   timer_.end();
   stream_.synchronize();
   if (host.has_value()) host->finish();
   kv_.settled();
-  StepParts parts = timer_.read();
-  if (measure_ && bucketed && plan_.graphs) measure_again(shape, sampling, &parts);
+  result->parts = timer_.read();
+  if (measure_ && bucketed && plan_.graphs) measure_again(shape, job.sampling, &result->parts);
   const auto* const tokens = reinterpret_cast<const std::int32_t*>(host_tokens_.get());
-  sampled->assign(tokens, tokens + sampled_);
-  return parts;
+  result->sampled.assign(tokens, tokens + sampled);
+  if (!job.wants_logits || sampled == 0) return;
+  result->logits.resize(sampled * static_cast<std::size_t>(shapes_.vocab));
+  check(cudaMemcpyAsync(result->logits.data(), act_.logits, result->logits.size() * sizeof(float),
+                        cudaMemcpyDeviceToHost, stream_.get()),
+        "copying logits to the host");
+  stream_.synchronize();
 }
 
 // As a graph where the step is one of decodes and nothing is on its way to it.
-void CudaExecutor::launch(const StepShape& shape, const SamplingOptions& sampling, bool bucketed) {
+void CudaDevice::launch(const StepShape& shape, const SamplingOptions& sampling, bool bucketed) {
   ran_graph_ = false;
   if (!bucketed || !plan_.graphs || measure_ || !may_replay_ || !adapters_arrived()) {
-    return forward(shape, sampling, &timer_);
+    return pass(shape, sampling, &timer_);
   }
   const StepGraphs::Key key = graph_key(shape, sampling);
-  if (!graphs_.seen(key)) return forward(shape, sampling, &timer_);
+  if (!graphs_.seen(key)) return pass(shape, sampling, &timer_);
   if (!graphs_.has(key)) {
-    graphs_.record(key, stream_.get(), [&] { forward(shape, sampling, nullptr); });
+    graphs_.record(key, stream_.get(), [&] { pass(shape, sampling, nullptr); });
   }
   wait_for_all();
   graphs_.launch(key, stream_.get());
@@ -94,8 +87,8 @@ void CudaExecutor::launch(const StepShape& shape, const SamplingOptions& samplin
 
 // The same step as a graph, which is how it is served, gives its total: its parts were measured
 // with events between the kernels. Nothing changes by running it again.
-void CudaExecutor::measure_again(const StepShape& shape, const SamplingOptions& sampling,
-                                 StepParts* parts) {
+void CudaDevice::measure_again(const StepShape& shape, const SamplingOptions& sampling,
+                               StepParts* parts) {
   if (!may_replay_ || !adapters_arrived()) return;
   measure_ = false;
   for (int i = 0; i < 2; ++i) {
@@ -111,8 +104,8 @@ void CudaExecutor::measure_again(const StepShape& shape, const SamplingOptions& 
   parts->dense = std::max<TimeNs>(0, parts->total - parts->attention - parts->lora);
 }
 
-StepGraphs::Key CudaExecutor::graph_key(const StepShape& shape,
-                                        const SamplingOptions& sampling) const {
+StepGraphs::Key CudaDevice::graph_key(const StepShape& shape,
+                                      const SamplingOptions& sampling) const {
   const LoraPart& lora = shape.lora[0];
   const bool random = sampling.temperature > 0;
   return {static_cast<std::uint64_t>(shape.decodes),
@@ -125,35 +118,35 @@ StepGraphs::Key CudaExecutor::graph_key(const StepShape& shape,
           std::bit_cast<std::uint64_t>(random ? sampling.temperature : 0.0),
           std::bit_cast<std::uint64_t>(random ? sampling.top_p : 0.0),
           stream_.place(),
-          whole_ == nullptr ? 0 : std::bit_cast<std::uintptr_t>(whole_->front()[0])};
+          folded_ == nullptr ? 0 : std::bit_cast<std::uintptr_t>(folded_->front()[0])};
 }
 
-bool CudaExecutor::adapters_arrived() const {
+bool CudaDevice::adapters_arrived() const {
   const auto& all = input_->adapters();
   return std::all_of(all.begin(), all.end(), [](const CudaAdapter* a) { return a->arrived(); });
 }
 
-void CudaExecutor::wait_for_all() {
-  for (int layer = 0; layer < model_.layers; ++layer) wait_for_layer(layer);
+void CudaDevice::wait_for_all() {
+  for (int layer = 0; layer < part_.layers; ++layer) wait_for_layer(layer);
 }
 
 // What other streams bring to this layer.
-void CudaExecutor::wait_for_layer(int layer) {
+void CudaDevice::wait_for_layer(int layer) {
   if (kv_.copying()) kv_.hold(stream_.get(), layer);
   for (const CudaAdapter* adapter : input_->adapters()) {
     if (!adapter->arrived()) adapter->hold(stream_.get(), layer);
   }
 }
 
-const void* CudaExecutor::matrix(int layer, Fused which) const {
+const void* CudaDevice::matrix(int layer, Fused which) const {
   const auto l = static_cast<std::size_t>(layer);
   const auto i = static_cast<std::size_t>(which);
-  if (whole_ != nullptr) return (*whole_)[l][i];
+  if (folded_ != nullptr) return (*folded_)[l][i];
   return use_merged_[l][i] ? merged_[l][i] : weights_->layers[l].base[i];
 }
 
-void CudaExecutor::multiply(int layer, Fused which, const void* x, const StepShape& shape,
-                            DType y_type, void* y, bool add) {
+void CudaDevice::multiply(int layer, Fused which, const void* x, const StepShape& shape,
+                          DType y_type, void* y, bool add) {
   const auto [n, k] = shapes_.fused(which);
   check(dense_->multiply(plan_.type, x, k, matrix(layer, which), shape.rows, n, k, y_type, y, n,
                          add, stream_.get()),
@@ -161,8 +154,8 @@ void CudaExecutor::multiply(int layer, Fused which, const void* x, const StepSha
 }
 
 // Beside the matrix `which`, whose output `y` has rows as wide as all of it.
-void CudaExecutor::lora(int layer, Fused which, const void* x, const StepShape& shape, DType y_type,
-                        void* y) {
+void CudaDevice::lora(int layer, Fused which, const void* x, const StepShape& shape, DType y_type,
+                      void* y) {
   const auto [n, k] = shapes_.fused(which);
   for (int p = 0; p < shape.lora_parts; ++p) {
     LoraPart part = shape.lora[p];
@@ -189,8 +182,8 @@ void CudaExecutor::lora(int layer, Fused which, const void* x, const StepShape& 
 
 // A linear layer with LoRA beside it. What the host computes begins as soon as x is known, and is
 // added when it has come back.
-void CudaExecutor::linear(int layer, Fused which, const void* x, const StepShape& shape,
-                          DType y_type, void* y, bool add, StepTimer* timer) {
+void CudaDevice::linear(int layer, Fused which, const void* x, const StepShape& shape, DType y_type,
+                        void* y, bool add, StepTimer* timer) {
   const bool host = !input_->host().groups.empty();
   if (host) host_lora_->send(layer, which, x);
   multiply(layer, which, x, shape, y_type, y, add);
@@ -200,7 +193,7 @@ void CudaExecutor::linear(int layer, Fused which, const void* x, const StepShape
   if (timer != nullptr) timer->lap(Part::kLora);
 }
 
-void CudaExecutor::attention(int layer, const StepShape& shape) {
+void CudaDevice::attention(int layer, const StepShape& shape) {
   const StepInput& in = *input_;
   AttentionBatch batch;
   batch.table_stride = shape.table_stride;
@@ -236,11 +229,11 @@ void CudaExecutor::attention(int layer, const StepShape& shape) {
         "attention of prefills");
 }
 
-void CudaExecutor::attention_block(int layer, const StepShape& shape, StepTimer* timer) {
+void CudaDevice::attention_block(int layer, const StepShape& shape, StepTimer* timer) {
   const LayerWeights& weights = weights_->layers[static_cast<std::size_t>(layer)];
   const StepInput& in = *input_;
   check(kernels::cuda::rms_norm(act_.x, weights.attention_norm,
-                                static_cast<float>(model_.rms_norm_eps), shapes_.hidden, plan_.type,
+                                static_cast<float>(part_.rms_norm_eps), shapes_.hidden, plan_.type,
                                 act_.h, shape.rows, stream_.get()),
         "a norm");
   linear(layer, Fused::kQkv, act_.h, shape, plan_.type, act_.y, false, timer);
@@ -256,8 +249,7 @@ void CudaExecutor::attention_block(int layer, const StepShape& shape, StepTimer*
 
 // x += a W^T, with the adapters' part. Of several ranks the first adds to the residual and the
 // others begin anew, so that the sum over ranks holds it once.
-void CudaExecutor::add_to_residual(int layer, Fused which, const StepShape& shape,
-                                   StepTimer* timer) {
+void CudaDevice::add_to_residual(int layer, Fused which, const StepShape& shape, StepTimer* timer) {
   linear(layer, which, act_.a, shape, DType::kF32, act_.x, seat_.shard.rank == 0, timer);
   if (seat_.collective == nullptr) return;
   seat_.collective->sum(
@@ -266,9 +258,9 @@ void CudaExecutor::add_to_residual(int layer, Fused which, const StepShape& shap
   if (timer != nullptr) timer->lap(Part::kDense);
 }
 
-void CudaExecutor::ffn_block(int layer, const StepShape& shape, StepTimer* timer) {
+void CudaDevice::ffn_block(int layer, const StepShape& shape, StepTimer* timer) {
   const LayerWeights& weights = weights_->layers[static_cast<std::size_t>(layer)];
-  check(kernels::cuda::rms_norm(act_.x, weights.ffn_norm, static_cast<float>(model_.rms_norm_eps),
+  check(kernels::cuda::rms_norm(act_.x, weights.ffn_norm, static_cast<float>(part_.rms_norm_eps),
                                 shapes_.hidden, plan_.type, act_.h, shape.rows, stream_.get()),
         "a norm");
   linear(layer, Fused::kGateUp, act_.h, shape, plan_.type, act_.y, false, timer);
@@ -279,17 +271,17 @@ void CudaExecutor::ffn_block(int layer, const StepShape& shape, StepTimer* timer
 
 // The final norm of the rows that sample, packed together, and the LM head. Several ranks each
 // write their part of the vocabulary into zeros, and the sum is all logits.
-void CudaExecutor::head(const StepShape& shape, const SamplingOptions& sampling) {
+void CudaDevice::head(const StepShape& shape, const SamplingOptions& sampling) {
   if (shape.sampled == 0) return;
   const cudaStream_t stream = stream_.get();
   check(kernels::cuda::gather_rows(act_.x, input_->sample_rows.device, shape.sampled,
                                    shapes_.hidden, act_.sampled_x, stream),
         "gathering rows");
   check(kernels::cuda::rms_norm(act_.sampled_x, weights_->final_norm,
-                                static_cast<float>(model_.rms_norm_eps), shapes_.hidden, plan_.type,
+                                static_cast<float>(part_.rms_norm_eps), shapes_.hidden, plan_.type,
                                 act_.sampled_h, shape.sampled, stream),
         "a norm");
-  const ShardRange part = vocab_range(whole_model_, seat_.shard);
+  const ShardRange part = vocab_range(model(), seat_.shard);
   const std::size_t count =
       static_cast<std::size_t>(shape.sampled) * static_cast<std::size_t>(shapes_.vocab);
   if (seat_.collective != nullptr) {
@@ -303,7 +295,7 @@ void CudaExecutor::head(const StepShape& shape, const SamplingOptions& sampling)
   choose(shape, sampling);
 }
 
-void CudaExecutor::choose(const StepShape& shape, const SamplingOptions& sampling) {
+void CudaDevice::choose(const StepShape& shape, const SamplingOptions& sampling) {
   const cudaStream_t stream = stream_.get();
   if (sampling.temperature <= 0) {
     check(kernels::cuda::argmax(act_.logits, shape.sampled, shapes_.vocab, act_.tokens, stream),
@@ -321,29 +313,17 @@ void CudaExecutor::choose(const StepShape& shape, const SamplingOptions& samplin
 }
 
 // Without a timer the step is being recorded: it is then for the launch to wait for other streams.
-void CudaExecutor::forward(const StepShape& shape, const SamplingOptions& sampling,
-                           StepTimer* timer) {
+void CudaDevice::pass(const StepShape& shape, const SamplingOptions& sampling, StepTimer* timer) {
   check(kernels::cuda::embed(plan_.type, weights_->embedding, input_->ids.device, shape.rows,
                              shapes_.hidden, act_.x, stream_.get()),
         "embedding");
-  for (int layer = 0; layer < model_.layers; ++layer) {
+  for (int layer = 0; layer < part_.layers; ++layer) {
     if (timer != nullptr) wait_for_layer(layer);
     attention_block(layer, shape, timer);
     ffn_block(layer, shape, timer);
   }
   head(shape, sampling);
   if (timer != nullptr) timer->lap(Part::kDense);
-}
-
-std::span<const float> CudaExecutor::logits() {
-  logits_.resize(static_cast<std::size_t>(sampled_) * static_cast<std::size_t>(shapes_.vocab));
-  if (!logits_.empty()) {
-    check(cudaMemcpyAsync(logits_.data(), act_.logits, logits_.size() * sizeof(float),
-                          cudaMemcpyDeviceToHost, stream_.get()),
-          "copying logits to the host");
-    stream_.synchronize();
-  }
-  return logits_;
 }
 
 }  // namespace servelab::cuda

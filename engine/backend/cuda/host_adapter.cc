@@ -23,7 +23,6 @@ kernels::Panels pack(const Tensor& tensor, kernels::DType type, std::byte** next
 PackedAdapter::PackedAdapter(const LoraWeights& weights, kernels::DType type,
                              std::shared_ptr<AdapterStorage> storage)
     : storage_(std::move(storage)),
-      rank_(weights.rank()),
       pairs_(static_cast<std::size_t>(weights.layers() * kLinearLayers)) {
   const auto for_each = [&](auto&& visit) {
     for (std::size_t i = 0; i < pairs_.size(); ++i) {

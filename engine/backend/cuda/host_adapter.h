@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/backend/cuda/engine_adapter.h"
 #include "engine/backend/device/adapter_storage.h"
+#include "engine/backend/device/local_device.h"
 #include "kernels/lora.h"
 
 namespace servelab::cuda {
@@ -22,7 +22,6 @@ class PackedAdapter {
   PackedAdapter(const PackedAdapter&) = delete;
   PackedAdapter& operator=(const PackedAdapter&) = delete;
 
-  int rank() const { return rank_; }
   const kernels::LoraPair* find(int layer, LinearLayer which) const {
     const kernels::LoraPair& pair =
         pairs_[static_cast<std::size_t>(layer * kLinearLayers) + static_cast<std::size_t>(which)];
@@ -31,19 +30,15 @@ class PackedAdapter {
 
  private:
   const std::shared_ptr<AdapterStorage> storage_;
-  const int rank_;
   std::vector<kernels::LoraPair> pairs_;
   std::size_t size_ = 0;
   std::byte* data_ = nullptr;
 };
 
-class HostAdapter final : public EngineAdapter {
+class HostAdapter final : public DeviceAdapter {
  public:
-  explicit HostAdapter(std::shared_ptr<const PackedAdapter> packed)
-      : EngineAdapter(Side::kHost), packed_(std::move(packed)) {}
+  explicit HostAdapter(std::shared_ptr<const PackedAdapter> packed) : packed_(std::move(packed)) {}
 
-  int rank() const override { return packed_->rank(); }
-  Bytes bytes() const override { return 0; }  // on the device
   // Null when the adapter leaves that layer alone.
   const kernels::LoraPair* find(int layer, LinearLayer which) const {
     return packed_->find(layer, which);

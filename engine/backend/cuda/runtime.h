@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/backend/device/executor.h"
+#include "engine/backend/device/local_device.h"
 
 namespace servelab::cuda {
 

@@ -47,20 +47,22 @@ std::size_t place_in(std::vector<const Adapter*>* list, const DeviceAdapter* ada
   return at;
 }
 
-bool decodes(const SequenceSlice& slice) { return slice.tokens.size() == 1 && slice.context > 0; }
+bool decodes(const Sequence& sequence) {
+  return sequence.tokens.size() == 1 && sequence.context > 0;
+}
 
 }  // namespace
 
-int StepInput::most_sequences(const ExecutorLimits& limits) { return bucket_of(limits.max_batch); }
-int StepInput::most_rows(const ExecutorLimits& limits) {
+int StepInput::most_sequences(const DeviceLimits& limits) { return bucket_of(limits.max_batch); }
+int StepInput::most_rows(const DeviceLimits& limits) {
   return std::max(limits.max_batch_tokens, most_sequences(limits));
 }
-int StepInput::most_positions(const ModelConfig& model, const ExecutorLimits& limits) {
+int StepInput::most_positions(const ModelConfig& model, const DeviceLimits& limits) {
   const std::int64_t cache = limits.kv_blocks * limits.block_tokens;
   return static_cast<int>(std::min<std::int64_t>(model.max_context_tokens, cache));
 }
 
-StepInput::StepInput(const ModelConfig& model, const ExecutorLimits& limits, kernels::DType type,
+StepInput::StepInput(const ModelConfig& model, const DeviceLimits& limits, kernels::DType type,
                      std::byte* host, std::byte* device)
     : block_tokens_(limits.block_tokens),
       max_positions_(most_positions(model, limits)),
@@ -85,47 +87,49 @@ StepInput::StepInput(const ModelConfig& model, const ExecutorLimits& limits, ker
   used_bytes_ = cutter.offset();
 }
 
-std::size_t StepInput::bytes(const ModelConfig& model, const ExecutorLimits& limits) {
+std::size_t StepInput::bytes(const ModelConfig& model, const DeviceLimits& limits) {
   return StepInput(model, limits, kernels::DType::kBf16, nullptr, nullptr).used_bytes_;
 }
 
-bool StepInput::only_decodes(std::span<const SequenceSlice> slices) {
-  return std::all_of(slices.begin(), slices.end(), [](const SequenceSlice& s) {
-    return decodes(s) && s.samples && !is_on(Side::kHost, s.adapter);
+bool StepInput::only_decodes(const std::vector<Sequence>& sequences) {
+  return std::all_of(sequences.begin(), sequences.end(), [](const Sequence& s) {
+    return decodes(s) && s.samples && (s.adapter == kBaseModel || s.lora == LoraSite::kDevice);
   });
 }
 
-void StepInput::order(std::span<const SequenceSlice> slices, bool unmerged) {
+void StepInput::order(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters) {
   adapters_.clear();
   host_adapters_.clear();
-  sequences_.clear();
-  for (const SequenceSlice& slice : slices) {
-    if (!unmerged) break;
-    if (is_on(Side::kDevice, slice.adapter)) place_in(&adapters_, slice.adapter);
-    if (is_on(Side::kHost, slice.adapter)) place_in(&host_adapters_, slice.adapter);
+  places_.clear();
+  const auto on_host = [&job](std::size_t i) { return job.sequences[i].lora == LoraSite::kHost; };
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    if (adapters[i] == nullptr) continue;
+    on_host(i) ? place_in(&host_adapters_, adapters[i]) : place_in(&adapters_, adapters[i]);
   }
   const std::size_t on_device = adapters_.size();
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    const DeviceAdapter* const adapter = unmerged ? slices[i].adapter : nullptr;
+  for (std::size_t i = 0; i < job.sequences.size(); ++i) {
     std::size_t at = on_device + host_adapters_.size();
-    if (is_on(Side::kDevice, adapter)) at = place_in(&adapters_, adapter);
-    if (is_on(Side::kHost, adapter)) at = on_device + place_in(&host_adapters_, adapter);
-    sequences_.push_back({static_cast<int>(i), 0, at, !decodes(slices[i])});
+    if (!adapters.empty() && adapters[i] != nullptr) {
+      at = on_host(i) ? on_device + place_in(&host_adapters_, adapters[i])
+                      : place_in(&adapters_, adapters[i]);
+    }
+    places_.push_back({static_cast<int>(i), 0, at, !decodes(job.sequences[i])});
   }
-  std::stable_sort(sequences_.begin(), sequences_.end(), [](const Sequence& a, const Sequence& b) {
+  std::stable_sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) {
     return a.prefill != b.prefill ? a.prefill < b.prefill : a.adapter < b.adapter;
   });
 }
 
-void StepInput::lay_out_host(std::span<const SequenceSlice> slices) {
+void StepInput::lay_out_host(const DeviceJob& job) {
   host_.rows = {};
   host_.groups.clear();
   if (host_adapters_.empty()) return;
-  for (const Sequence& at : sequences_) {
+  for (const Place& at : places_) {
     const std::size_t behind = at.adapter - adapters_.size();  // wraps around for those before
     if (behind >= host_adapters_.size()) continue;
     const HostAdapter* const adapter = host_adapters_[behind];
-    const auto tokens = static_cast<int>(slices[static_cast<std::size_t>(at.slice)].tokens.size());
+    const auto tokens =
+        static_cast<int>(job.sequences[static_cast<std::size_t>(at.sequence)].tokens.size());
     const int packed = host_.rows.rows();
     const int stretch = at.prefill ? 1 : 0;
     if (host_.rows.count[stretch] == 0) host_.rows.begin[stretch] = at.row;
@@ -137,39 +141,39 @@ void StepInput::lay_out_host(std::span<const SequenceSlice> slices) {
   }
 }
 
-void StepInput::write_sequence(const SequenceSlice& slice, const Sequence& at, int sequence) {
+void StepInput::write_sequence(const Sequence& sequence, const Place& at, int index) {
   const int slot = at.adapter < adapters_.size() ? adapters_[at.adapter]->slot() : -1;
-  contexts.host[sequence] = slice.context;
-  for (std::size_t i = 0; i < slice.tokens.size(); ++i) {
+  contexts.host[index] = sequence.context;
+  for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
     const std::size_t row = static_cast<std::size_t>(at.row) + i;
-    const int position = slice.context + static_cast<int>(i);
+    const int position = sequence.context + static_cast<int>(i);
     const auto block = static_cast<std::size_t>(position / block_tokens_);
-    ids.host[row] = slice.tokens[i];
+    ids.host[row] = sequence.tokens[i];
     positions.host[row] = position;
-    cache_rows.host[row] = slice.blocks[block] * block_tokens_ + position % block_tokens_;
+    cache_rows.host[row] = sequence.blocks[block] * block_tokens_ + position % block_tokens_;
     slots.host[row] = slot;
   }
   std::int32_t* const table =
-      tables.host + static_cast<std::ptrdiff_t>(sequence) * shape_.table_stride;
+      tables.host + static_cast<std::ptrdiff_t>(index) * shape_.table_stride;
   const std::size_t used =
-      std::min(slice.blocks.size(), static_cast<std::size_t>(shape_.table_stride));
-  std::copy_n(slice.blocks.begin(), used, table);
+      std::min(sequence.blocks.size(), static_cast<std::size_t>(shape_.table_stride));
+  std::copy_n(sequence.blocks.begin(), used, table);
   std::fill(table + used, table + shape_.table_stride, 0);
 }
 
-const StepShape& StepInput::lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel,
-                                    bool unmerged, const SamplingOptions& sampling, bool bucketed) {
+const StepShape& StepInput::lay_out(const DeviceJob& job,
+                                    std::span<const DeviceAdapter* const> adapters, bool bucketed) {
   shape_ = StepShape{};
-  order(slices, unmerged);
+  order(job, adapters);
   int longest = 0;
-  last_row_.resize(slices.size());
-  for (Sequence& at : sequences_) {
-    const SequenceSlice& slice = slices[static_cast<std::size_t>(at.slice)];
-    const auto tokens = static_cast<int>(slice.tokens.size());
+  last_row_.resize(job.sequences.size());
+  for (Place& at : places_) {
+    const Sequence& sequence = job.sequences[static_cast<std::size_t>(at.sequence)];
+    const auto tokens = static_cast<int>(sequence.tokens.size());
     at.row = shape_.rows;
     shape_.rows += tokens;
-    last_row_[static_cast<std::size_t>(at.slice)] = shape_.rows - 1;
-    const int length = slice.context + tokens;
+    last_row_[static_cast<std::size_t>(at.sequence)] = shape_.rows - 1;
+    const int length = sequence.context + tokens;
     longest = std::max(longest, length);
     if (at.prefill) {
       prefill_begin.host[shape_.prefills++] = at.row - shape_.decodes;
@@ -187,15 +191,15 @@ const StepShape& StepInput::lay_out(std::span<const SequenceSlice> slices, LoraK
     shape_.decode_length = longest;
   }
   shape_.table_stride = (longest + block_tokens_ - 1) / block_tokens_;
-  int sequence = 0;
-  for (const Sequence& at : sequences_) {
-    write_sequence(slices[static_cast<std::size_t>(at.slice)], at, sequence++);
+  int index = 0;
+  for (const Place& at : places_) {
+    write_sequence(job.sequences[static_cast<std::size_t>(at.sequence)], at, index++);
   }
-  lay_out_host(slices);
-  lay_out_samples(slices, sampling);
+  lay_out_host(job);
+  lay_out_samples(job);
   if (bucketed) pad(bucket_of(shape_.decodes));
   for (int i = 0; i <= shape_.decodes; ++i) decode_begin.host[i] = i;
-  lay_out_lora(kernel, bucketed);
+  lay_out_lora(job.mode.kernel, bucketed);
   used_bytes_ = tables_offset_ + static_cast<std::size_t>(shape_.decodes + shape_.prefills) *
                                      static_cast<std::size_t>(shape_.table_stride) *
                                      sizeof(std::int32_t);
@@ -216,14 +220,13 @@ void StepInput::pad(int bucket) {
   shape_.rows = shape_.decodes = shape_.sampled = bucket;
 }
 
-void StepInput::lay_out_samples(std::span<const SequenceSlice> slices,
-                                const SamplingOptions& sampling) {
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    if (!slices[i].samples) continue;
+void StepInput::lay_out_samples(const DeviceJob& job) {
+  for (std::size_t i = 0; i < job.sequences.size(); ++i) {
+    if (!job.sequences[i].samples) continue;
     sample_rows.host[shape_.sampled] = last_row_[i];
     uniforms.host[shape_.sampled] = 0;
-    if (sampling.temperature > 0) {
-      RngStream draw(sampling.seed, "sampling", slices[i].draw);
+    if (job.sampling.temperature > 0) {
+      RngStream draw(job.sampling.seed, "sampling", job.sequences[i].draw);
       uniforms.host[shape_.sampled] = draw.uniform();
     }
     ++shape_.sampled;

@@ -45,22 +45,23 @@ struct StepShape {
 class StepInput {
  public:
   // Bounds of any step, padding included.
-  static int most_sequences(const ExecutorLimits& limits);
-  static int most_rows(const ExecutorLimits& limits);
-  static int most_positions(const ModelConfig& model, const ExecutorLimits& limits);
-  static std::size_t bytes(const ModelConfig& model, const ExecutorLimits& limits);
+  static int most_sequences(const DeviceLimits& limits);
+  static int most_rows(const DeviceLimits& limits);
+  static int most_positions(const ModelConfig& model, const DeviceLimits& limits);
+  static std::size_t bytes(const ModelConfig& model, const DeviceLimits& limits);
 
   // bytes() of each.
-  StepInput(const ModelConfig& model, const ExecutorLimits& limits, kernels::DType type,
+  StepInput(const ModelConfig& model, const DeviceLimits& limits, kernels::DType type,
             std::byte* host, std::byte* device);
 
-  // Lays the step out. `unmerged`: with LoRA beside the weights. With `bucketed` a step of decodes
-  // that all sample is padded to a power of two, and so is the bound of their lengths.
-  const StepShape& lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel, bool unmerged,
-                           const SamplingOptions& sampling, bool bucketed);
+  // Lays the job's step out. `adapters`: by sequence, null: the base model; empty: no LoRA beside
+  // the weights. With `bucketed` a step of decodes that all sample is padded to a power of two, and
+  // so is the bound of their lengths.
+  const StepShape& lay_out(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
+                           bool bucketed);
 
   // Whether a step is of the kind that can be padded.
-  static bool only_decodes(std::span<const SequenceSlice> slices);
+  static bool only_decodes(const std::vector<Sequence>& sequences);
 
   std::size_t used_bytes() const { return used_bytes_; }
   std::byte* device() const { return reinterpret_cast<std::byte*>(uniforms.device); }
@@ -77,22 +78,22 @@ class StepInput {
   Mirrored<std::int32_t> tables;  // [sequence][table_stride]
 
  private:
-  struct Sequence {
-    int slice = 0;
+  struct Place {       // of a sequence
+    int sequence = 0;  // in the job
     int row = 0;
     // Index into adapters_, behind them into host_adapters_, behind both: base model.
     std::size_t adapter = 0;
     bool prefill = false;
   };
-  void order(std::span<const SequenceSlice> slices, bool unmerged);
-  void write_sequence(const SequenceSlice& slice, const Sequence& at, int sequence);
-  void lay_out_host(std::span<const SequenceSlice> slices);
+  void order(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters);
+  void write_sequence(const Sequence& sequence, const Place& at, int index);
+  void lay_out_host(const DeviceJob& job);
   void pad(int bucket);
   void lay_out_lora(LoraKernel kernel, bool bucketed);
   // Segments of rows of one adapter from `row` on; returns the rows that they cover.
   int segments_of(int first_row, int rows, Mirrored<std::int32_t> begin,
                   Mirrored<std::int32_t> segment_slots, kernels::cuda::LoraBatch* batch) const;
-  void lay_out_samples(std::span<const SequenceSlice> slices, const SamplingOptions& sampling);
+  void lay_out_samples(const DeviceJob& job);
 
   const int block_tokens_;
   const int max_positions_;
@@ -103,8 +104,8 @@ class StepInput {
   std::vector<const CudaAdapter*> adapters_;
   std::vector<const HostAdapter*> host_adapters_;
   HostRows host_;
-  std::vector<Sequence> sequences_;
-  std::vector<int> last_row_;  // by slice
+  std::vector<Place> places_;  // in the batch's order
+  std::vector<int> last_row_;  // by sequence
   StepShape shape_;
 };
 

@@ -1,4 +1,4 @@
-// The stream that a step's kernels go to: the executor's own, or one that is confined to the step's
+// The stream that a step's kernels go to: the device's own, or one that is confined to the step's
 // share of the SMs.
 #ifndef SERVELAB_BACKEND_CUDA_STEP_STREAM_H_
 #define SERVELAB_BACKEND_CUDA_STEP_STREAM_H_

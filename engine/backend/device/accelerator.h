@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/device/executor.h"
+#include "engine/backend/device/device.h"
 #include "engine/core/check.h"
 #include "engine/model/shard.h"
 #include "engine/model/weights.h"
@@ -27,18 +27,18 @@ class DevicePartition {
 
 // All that a device must have room for, known before anything runs.
 struct DevicePlan {
-  ExecutorLimits limits;
+  DeviceLimits limits;
   kernels::DType type = kernels::DType::kBf16;  // of weights, activations, adapters and KV
   int device = 0;                               // the first of them; on the CPU the replica
   int ranks = 1;                                // devices that share the model (tensor parallelism)
   std::vector<LinearLayer> targets;             // the layers that adapters change
   int adapters = 0;                             // held at once, at most
   int widest_rank = 0;                          // of all adapters
-  bool padded = true;         // each adapter has a slot as wide as the widest rank
-  Bytes adapter_bytes = 0;    // not padded: of all that are held at once, at most
-  bool whole_models = false;  // an adapter is a copy of the weights
-  bool merges = false;        // one adapter at a time is merged into a copy
-  bool graphs = true;         // decode steps as recorded graphs
+  bool padded = true;       // each adapter has a slot as wide as the widest rank
+  Bytes adapter_bytes = 0;  // not padded: of all that are held at once, at most
+  bool folded = false;      // each is held folded into a copy of all layers (Load::folded)
+  bool merges = false;      // one adapter at a time is merged into a copy
+  bool graphs = true;       // decode steps as recorded graphs
   // Whether plans may ask for LoRA on the host: adapters held there are then also packed for its
   // kernels.
   bool host_lora = false;
@@ -59,17 +59,6 @@ struct DeviceFacts {
   int multiprocessors = 0;
   Bytes l2 = 0;
 };
-
-// A rank cannot follow the others any more: none of them can go on.
-class GroupError : public SpecError {
- public:
-  using SpecError::SpecError;
-};
-
-// Makes the executor of one rank, on the thread that leads it from then on.
-using MakeRank = std::function<std::unique_ptr<Executor>()>;
-// A rank has failed while the others wait for it, on their devices too. Need not return.
-using RankFailed = std::function<void(const std::string& why)>;
 
 // Types of weights, activations and KV that an engine computes in.
 struct ElementTypes {
@@ -107,22 +96,18 @@ class Accelerator : public BackendKind {
   // SpecError where the device cannot be shared so.
   virtual std::shared_ptr<DevicePartition> partition(int device) const = 0;
 
-  // Throws SpecError when the device cannot hold the plan or compute the model. `weights` may be
-  // dropped afterwards.
-  virtual std::unique_ptr<Executor> make(const ModelConfig& model, const ModelWeights& weights,
-                                         const DevicePlan& plan) const = 0;
+  // The device of a replica, on plan.ranks devices from plan.device on. Throws SpecError when they
+  // cannot hold the plan or compute the model. `weights` may be dropped afterwards.
+  virtual std::unique_ptr<Device> make(const ModelConfig& model, const ModelWeights& weights,
+                                       const DevicePlan& plan) const = 0;
 
   // Ranks that are processes (engine/backend/ranks): a new name under which those of a replica
-  // meet, made by one of them; one rank's executor on plan.device, which returns when all ranks
-  // have come and throws GroupError where they cannot meet; and the replica that several ranks are,
-  // wherever each of them is.
+  // meet, made by one of them, and one rank's device on plan.device, which returns when all ranks
+  // have come and throws GroupError where they cannot meet.
   virtual std::string name_group() const = 0;
-  virtual std::unique_ptr<Executor> make_rank(const ModelConfig& model, const ModelWeights& weights,
-                                              const DevicePlan& plan, const Shard& shard,
-                                              const std::string& group) const = 0;
-  virtual std::unique_ptr<Executor> make_replica(const ModelConfig& model,
-                                                 const std::vector<MakeRank>& ranks,
-                                                 const RankFailed& failed) const = 0;
+  virtual std::unique_ptr<Device> make_rank(const ModelConfig& model, const ModelWeights& weights,
+                                            const DevicePlan& plan, const Shard& shard,
+                                            const std::string& group) const = 0;
 };
 
 // SpecError where there is none of this name.

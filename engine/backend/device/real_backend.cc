@@ -20,14 +20,14 @@ bool wants_host(const StepPlan& plan) {
 class Engine final : public RealBackend {
  public:
   Engine(RealTimeline* timeline, const CostModel* cost, const Workload& workload,
-         AdapterSource* adapters, PromptSource prompts, ExecutorFactory executors,
+         AdapterSource* adapters, PromptSource prompts, DeviceFactory devices,
          const RealBackendOptions& options)
       : timeline_(timeline),
         cost_(cost),
         workload_(workload),
         adapters_(adapters),
         prompts_(std::move(prompts)),
-        executors_(std::move(executors)),
+        devices_(std::move(devices)),
         options_(options) {}
 
   const char* unsupported(ReplicaId replica, const StepPlan& plan) const override {
@@ -36,7 +36,7 @@ class Engine final : public RealBackend {
       return "BGMV reads every adapter at one width: it needs adapter slots, not unified paging";
     }
     if (adapters_->kept().empty() && wants_host(plan)) return kHostLoraFromDisk;
-    return replicas_[index(replica)]->executor().unsupported(plan);
+    return device(replica).device().unsupported(plan);
   }
 
   int max_steps_in_flight() const override { return 1; }
@@ -49,76 +49,79 @@ class Engine final : public RealBackend {
       throw SpecError("the engines run one model per replica, and this one is to serve " +
                       std::to_string(layout.models.size()));
     }
-    std::unique_ptr<Executor> device = executors_(replica, layout);
+    std::unique_ptr<Device> device = devices_(replica, layout);
     padded_ = layout.padded_adapters;
-    replicas_.push_back(std::make_unique<DeviceReplica>(
+    Replica& added = replicas_.emplace_back();
+    added.device = std::make_unique<DeviceReplica>(
         replica, timeline_, adapters_, workload_.adapters.size(), std::move(device),
-        DeviceReplica::Settings{adapters_as_models_, padded_ ? layout.widest_rank : 0,
-                                options_.measure_parts, options_.sampling}));
-    dropped_.emplace_back();
+        DeviceReplica::Settings{adapters_as_models_, padded_ ? layout.widest_rank : 0});
   }
 
-  void preload(ReplicaId replica, AdapterId adapter) override {
-    replicas_[index(replica)]->load_now(adapter);
-  }
+  void preload(ReplicaId replica, AdapterId adapter) override { device(replica).load_now(adapter); }
   void load(ReplicaId replica, AdapterId adapter, Bytes /*bytes*/) override {
-    replicas_[index(replica)]->begin_load(adapter);
+    device(replica).begin_load(adapter);
   }
-  void evict(ReplicaId replica, AdapterId adapter) override {
-    replicas_[index(replica)]->evict(adapter);
-  }
+  void evict(ReplicaId replica, AdapterId adapter) override { device(replica).evict(adapter); }
 
   void load(ReplicaId replica, ModelId model, Bytes /*bytes*/) override {
     const AdapterId adapter = folded_in(model);
-    if (adapter != kBaseModel) return replicas_[index(replica)]->begin_load(adapter);
+    if (adapter != kBaseModel) return device(replica).begin_load(adapter);
     timeline_->expect_external(1);
     timeline_->post_now(EventKind::kLoadDone, pack_subject(replica, load_subject(model)));
   }
   void evict(ReplicaId replica, ModelId model) override {
     const AdapterId adapter = folded_in(model);
-    if (adapter != kBaseModel) replicas_[index(replica)]->evict(adapter);
+    if (adapter != kBaseModel) device(replica).evict(adapter);
   }
 
-  // Both only noted here: a step in flight may be reading.
+  // Only noted here: a step in flight may be reading.
   void drop_swapped(ReplicaId replica, RequestId request) override {
-    dropped_[index(replica)].push_back(request);
+    replicas_[index(replica)].dropped.push_back(request);
   }
-  void forget(RequestId request) override { forgotten_.push_back(request); }
+  void forget(RequestId request) override {
+    if (!keep_outputs_) histories_.erase(request);
+  }
 
   void submit(const StepWork& work) override {
-    DeviceJob job;
-    job.slot = work.slot;
+    Replica& replica = replicas_[index(work.replica)];
     const AdapterId folded = folded_in(work.model);
-    job.mode = work.mode;
-    if (folded != kBaseModel) job.mode.exec = Exec::kMerged;
-    job.unmerge = work.unmerge;
-    job.merge = work.merge;
-    job.adapters.assign(work.adapters.begin(), work.adapters.end());
-    if (folded != kBaseModel) job.adapters.push_back(folded);
-    job.host_adapters.assign(work.host_adapters.begin(), work.host_adapters.end());
+    DeviceJob job;
+    job.dropped.swap(replica.dropped);
     job.moves.assign(work.moves.begin(), work.moves.end());
-    job.dropped.swap(dropped_[index(work.replica)]);
-    if (replicas_.size() == 1) clear_forgotten();
+    job.unmerge = work.unmerge != kBaseModel;
+    job.merge = work.merge;
+    job.folded = folded;
+    job.mode = work.mode;
+    job.sampling = options_.sampling;
+    job.measure_parts = options_.measure_parts;
+    replica.sampling.clear();
     for (const Slice& slice : work.slices) {
       const RequestView& r = work.view->request(slice.request);
-      DeviceJob::Sequence& sequence = job.sequences.emplace_back();
-      sequence.request = slice.request;
-      sequence.history = history_of(slice.request);
+      Sequence& sequence = job.sequences.emplace_back();
       sequence.context = r.context();
-      sequence.tokens = slice.tokens;
-      sequence.first_block = job.blocks.size();
+      const auto from = history_of(slice.request).begin() + sequence.context;
+      sequence.tokens.assign(from, from + slice.tokens);
       const std::span<const BlockIndex> blocks = r.block_table();
-      job.blocks.insert(job.blocks.end(), blocks.begin(), blocks.end());
-      sequence.block_count = blocks.size();
-      sequence.adapter = folded != kBaseModel ? folded : r.adapter();
-      sequence.on_host = slice.lora == LoraSite::kHost;
+      sequence.blocks.assign(blocks.begin(), blocks.end());
+      if (folded == kBaseModel) sequence.adapter = r.adapter();
+      sequence.lora = slice.lora;
       sequence.samples = slice.tokens == r.pending();
+      sequence.draw = static_cast<std::uint64_t>(index(slice.request)) << 32 |
+                      static_cast<std::uint64_t>(sequence.context + slice.tokens);
+      if (sequence.samples) replica.sampling.push_back(slice.request);
     }
-    replicas_[index(work.replica)]->submit(std::move(job));
+    replica.device->submit(work.slot, std::move(job));
   }
 
-  StepTiming collect(ReplicaId replica, std::uint32_t /*slot*/) override {
-    return replicas_[index(replica)]->timing();
+  StepTiming collect(ReplicaId id, std::uint32_t /*slot*/) override {
+    const Replica& replica = replicas_[index(id)];
+    for (std::size_t i = 0; i < replica.sampling.size(); ++i) {
+      const auto found = histories_.find(replica.sampling[i]);  // none: forgotten in the meantime
+      if (found != histories_.end()) {
+        found->second.push_back(replica.device->result().sampled[i]);
+      }
+    }
+    return replica.device->timing();
   }
 
   std::vector<std::int32_t> output(RequestId id) const override {
@@ -136,19 +139,13 @@ class Engine final : public RealBackend {
     return static_cast<AdapterId>(static_cast<std::uint32_t>(model));
   }
 
-  std::vector<std::int32_t>* history_of(RequestId id) {
+  DeviceReplica& device(ReplicaId replica) const { return *replicas_[index(replica)].device; }
+
+  // A request's prompt and what it got so far.
+  std::vector<std::int32_t>& history_of(RequestId id) {
     const auto [entry, is_new] = histories_.try_emplace(id);
     if (is_new) entry->second = prompts_(id, workload_.requests[index(id)].prompt_tokens);
-    return &entry->second;
-  }
-
-  // With one replica its device is idle when a step is submitted. With several, another may be
-  // running, so requests are kept until the end.
-  void clear_forgotten() {
-    if (!keep_outputs_) {
-      for (const RequestId id : forgotten_) histories_.erase(id);
-    }
-    forgotten_.clear();
+    return entry->second;
   }
 
   RealTimeline* timeline_;
@@ -156,7 +153,7 @@ class Engine final : public RealBackend {
   const Workload& workload_;
   AdapterSource* adapters_;
   PromptSource prompts_;
-  ExecutorFactory executors_;
+  DeviceFactory devices_;
   RealBackendOptions options_;
   bool padded_ = true;
   // The models that take turns are copies of the one model, each with an adapter folded in: adapter
@@ -164,9 +161,12 @@ class Engine final : public RealBackend {
   bool adapters_as_models_ = false;
   bool keep_outputs_ = false;
   std::unordered_map<RequestId, std::vector<std::int32_t>> histories_;
-  std::vector<RequestId> forgotten_;
-  std::vector<std::vector<RequestId>> dropped_;           // by replica, since its latest step
-  std::vector<std::unique_ptr<DeviceReplica>> replicas_;  // last: their threads use what is above
+  struct Replica {
+    std::vector<RequestId> dropped;   // since its latest step
+    std::vector<RequestId> sampling;  // of that step, in order
+    std::unique_ptr<DeviceReplica> device;
+  };
+  std::vector<Replica> replicas_;  // last: their threads use what is above
 };
 
 }  // namespace
@@ -184,10 +184,10 @@ PromptSource random_prompts(std::uint64_t seed, int vocab) {
 
 std::unique_ptr<RealBackend> make_real_backend(RealTimeline* timeline, const CostModel* cost,
                                                const Workload& workload, AdapterSource* adapters,
-                                               PromptSource prompts, ExecutorFactory executors,
+                                               PromptSource prompts, DeviceFactory devices,
                                                const RealBackendOptions& options) {
   return std::make_unique<Engine>(timeline, cost, workload, adapters, std::move(prompts),
-                                  std::move(executors), options);
+                                  std::move(devices), options);
 }
 
 }  // namespace servelab

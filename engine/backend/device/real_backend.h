@@ -1,5 +1,5 @@
-// An engine that really computes as a backend: each replica has an executor, a device thread that
-// leads it, and a loader thread that brings adapters in while steps run. Time is the wall clock.
+// An engine that really computes as a backend: each replica has a device, a thread that leads it,
+// and a loader thread that brings adapters in while steps run. Time is the wall clock.
 #ifndef SERVELAB_BACKEND_DEVICE_REAL_BACKEND_H_
 #define SERVELAB_BACKEND_DEVICE_REAL_BACKEND_H_
 
@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/backend/device/executor.h"
+#include "engine/backend/device/device.h"
 #include "engine/serve/backend.h"
 #include "engine/serve/request.h"
 #include "engine/serve/timeline.h"
@@ -22,7 +22,8 @@ class AdapterSource {
  public:
   virtual ~AdapterSource() = default;
   virtual std::shared_ptr<const LoraWeights> load(AdapterId id) = 0;
-  // Those that stay in host memory for the whole run: load() gives these very objects.
+  // Those that stay in host memory for the whole run, by adapter, or none: load() gives these very
+  // objects.
   virtual std::span<const std::shared_ptr<const LoraWeights>> kept() const { return {}; }
 };
 
@@ -37,8 +38,8 @@ using PromptSource = std::function<std::vector<std::int32_t>(RequestId id, int t
 PromptSource random_prompts(std::uint64_t seed, int vocab);
 
 // Sets up a replica's device. Throws SpecError when it cannot be set up so.
-using ExecutorFactory =
-    std::function<std::unique_ptr<Executor>(ReplicaId replica, const ReplicaLayout& layout)>;
+using DeviceFactory =
+    std::function<std::unique_ptr<Device>(ReplicaId replica, const ReplicaLayout& layout)>;
 
 struct RealBackendOptions {
   SamplingOptions sampling;
@@ -57,7 +58,7 @@ class RealBackend : public Backend {
 // timeline->next().
 std::unique_ptr<RealBackend> make_real_backend(RealTimeline* timeline, const CostModel* cost,
                                                const Workload& workload, AdapterSource* adapters,
-                                               PromptSource prompts, ExecutorFactory executors,
+                                               PromptSource prompts, DeviceFactory devices,
                                                const RealBackendOptions& options);
 
 }  // namespace servelab

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kFrameBytes = std::size_t{4} << 20;
 constexpr int kWidestRank = 1 << 16;
 constexpr int kTypes = 3;
-constexpr std::size_t kBytesOfMatrix = 35;
+constexpr std::size_t kBytesOfMatrix = 31;
 
 std::size_t bytes_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.rows) * static_cast<std::size_t>(tensor.columns) *
@@ -37,16 +37,15 @@ void for_each_matrix(const LoraWeights& weights, const Visit& visit) {
 }
 
 void write_tensor(const Tensor& tensor, WireWriter* out) {
-  out->u8(static_cast<std::uint8_t>(tensor.type));
-  out->i32(tensor.rows);
-  out->i32(tensor.columns);
+  out->choice(tensor.type, kTypes, "an element type");
+  out->numbers(tensor.rows, tensor.columns);
 }
 
 Tensor read_tensor(int rows, int columns, WireReader* in) {
   Tensor tensor;
-  tensor.type = static_cast<kernels::DType>(in->choice(kTypes, "an element type"));
-  tensor.rows = in->between(rows, rows, "an adapter's rows");
-  tensor.columns = in->between(columns, columns, "an adapter's columns");
+  in->choice(tensor.type, kTypes, "an element type");
+  in->numbers(tensor.rows, tensor.columns);
+  in->require(tensor.rows == rows && tensor.columns == columns, "an adapter of another shape");
   return tensor;
 }
 
@@ -54,17 +53,13 @@ WireWriter encode_shape(const LoraWeights& weights) {
   WireWriter matrices;
   std::uint32_t count = 0;
   for_each_matrix(weights, [&](int layer, LinearLayer which, const LoraMatrices& pair) {
-    matrices.i32(layer);
-    matrices.u8(static_cast<std::uint8_t>(which));
-    matrices.i32(pair.rank);
-    matrices.f64(static_cast<double>(pair.scale));
+    matrices.numbers(layer, which, pair.rank, pair.scale);
     write_tensor(pair.a, &matrices);
     write_tensor(pair.b, &matrices);
     ++count;
   });
   WireWriter out;
-  out.i32(weights.layers());
-  out.u32(count);
+  out.numbers(weights.layers(), count);
   out.bytes(matrices.data());
   return out;
 }
@@ -86,7 +81,7 @@ class ContentSender {
       left -= now;
       if (frame_.data().size() == kFrameBytes) flush();
     }
-    for (std::size_t i = 0; i < fill; ++i) frame_.u8(0);
+    for (std::size_t i = 0; i < fill; ++i) frame_.numbers(std::uint8_t{0});
     if (frame_.data().size() >= kFrameBytes) flush();
   }
 
@@ -141,21 +136,22 @@ void send_content(const LoraWeights& weights, Connection* connection, Deadline d
 ContentShape decode_shape(std::span<const std::byte> message, const ModelConfig& model) {
   WireReader in(message);
   ContentShape shape;
-  shape.layers = in.between(model.layers, model.layers, "an adapter's number of layers");
+  in.numbers(shape.layers);
+  in.require(shape.layers == model.layers, "an adapter of another number of layers");
   const std::size_t count = in.count(kBytesOfMatrix, "matrices");
   int latest = -1;
   for (std::size_t i = 0; i < count; ++i) {
     ContentShape::Matrix& matrix = shape.matrices.emplace_back();
-    matrix.layer = in.between(0, model.layers - 1, "a layer");
-    matrix.which = static_cast<LinearLayer>(in.choice(kLinearLayers, "a linear layer"));
+    LoraMatrices& pair = matrix.matrices;
+    in.numbers(matrix.layer, matrix.which, pair.rank, pair.scale);
+    in.require(matrix.layer >= 0 && matrix.layer < model.layers, "a layer that does not exist");
+    in.require(static_cast<int>(matrix.which) < kLinearLayers, "an unknown linear layer");
+    in.require(pair.rank >= 1 && pair.rank <= kWidestRank, "a rank that no adapter has");
     const int place = matrix.layer * kLinearLayers + static_cast<int>(matrix.which);
     if (place <= latest) damaged("an adapter's layers are not in order");
     latest = place;
     const LinearShape linear =
         linear_shape(model, kLinearLayerNames[static_cast<std::size_t>(matrix.which)]);
-    LoraMatrices& pair = matrix.matrices;
-    pair.rank = in.between(1, kWidestRank, "an adapter's rank");
-    pair.scale = static_cast<float>(in.f64());
     pair.a = read_tensor(pair.rank, linear.in, &in);
     pair.b = read_tensor(linear.out, pair.rank, &in);
     shape.bytes += filled_up(bytes_of(pair.a)) + filled_up(bytes_of(pair.b));

@@ -84,7 +84,7 @@ class Gathering {
     return refused_.size() + 1 >= static_cast<std::size_t>(settings_.ranks);
   }
   static void refuse(Connection* connection, const std::string& why) {
-    tell(connection, Message::kRefusal, encode_failure(Failure::kGroup, why));
+    tell(connection, Message::kRefusal, encode(FailureText{Failure::kGroup, why}));
   }
 
   bool complete() const {

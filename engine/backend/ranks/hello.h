@@ -27,7 +27,20 @@ struct Hello {
   std::string host;
   std::int32_t pid = 0;
 };
-WireWriter encode(const Hello& hello);
+
+template <class Wire, Either<Hello> T>
+void each_field(Wire& wire, T& hello) {
+  auto& [identity, rank, ranks, purpose, process, host, pid] = hello;
+  wire.text(identity.build);
+  wire.text(identity.models);
+  wire.numbers(rank, ranks);
+  wire.choice(purpose, kPurposes, "a purpose");
+  wire.numbers(process);
+  wire.text(host);
+  wire.numbers(pid);
+}
+
+WireWriter encode_hello(const Hello& hello);
 // False for bytes that no servelab of this version has sent.
 bool decode_hello(const Frame& frame, Hello* hello);
 

@@ -10,13 +10,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "engine/backend/device/accelerator.h"
-#include "engine/backend/device/executor.h"
+#include "engine/backend/device/device_job.h"
+#include "engine/backend/device/tensor_parallel.h"
 #include "engine/backend/ranks/socket.h"
 #include "engine/backend/ranks/wire.h"
-#include "engine/core/check.h"
 #include "engine/model/shard.h"
 
 namespace servelab::ranks {
@@ -32,25 +31,16 @@ enum class Message : std::uint8_t {
   kWelcome,
   kRefusal,
   // Steps.
-  kPrepare,
-  kNameGroup,
-  kOpen,
-  kRun,
-  kLogits,
-  kMerge,
-  kUnmerge,
-  kCopyOut,
-  kCopyIn,
-  kFinishCopies,
-  kDropCopy,  // no reply
-  kHostAdapter,
-  kDropHostAdapter,
+  kPrepare,    // OpenRank
+  kNameGroup,  // nothing; the reply is a text
+  kOpen,       // OpenRank
+  kRun,        // DeviceJob; the reply is a StepReply
   kClose,
-  // Loads.
+  // Loads: each a LoadRequest.
   kHold,
-  kPack,
+  kLoad,
   kWait,
-  kDrop,
+  kEvict,
   // Replies.
   kDone,
   kFailed,
@@ -69,37 +59,38 @@ struct OpenRank {
   std::string group;    // where the ranks meet for their sums; empty for one rank
   bool shares = false;  // steps get shares of the device: plan.partitions is the worker's own too
 };
-WireWriter encode(const OpenRank& open);
-OpenRank decode_open(std::span<const std::byte> message);
 
-// What stays the same while an executor lives, as its worker sees it.
-struct RankFacts {
-  Bytes kv_bytes_per_token = 0;
-};
-
-// One adapter of a step's batch: rank 0's number for it, and its content.
-struct BatchAdapter {
-  std::uint32_t handle = 0;
-  std::uint64_t digest = 0;
-};
-
-// SequenceSlice with rank 0's number for its adapter; 0: none.
-struct StepSlice {
-  std::int32_t context = 0;
-  std::vector<std::int32_t> tokens;
-  std::vector<BlockIndex> blocks;
-  std::uint32_t adapter = 0;
-  bool samples = false;
-  std::uint64_t draw = 0;
-};
-struct StepRequest {
-  RunMode mode;
-  SamplingOptions sampling;
-  std::vector<BatchAdapter> adapters;
-  std::vector<StepSlice> slices;
-};
-WireWriter encode(const StepRequest& step);
-StepRequest decode_step(std::span<const std::byte> message);
+template <class Wire, Either<OpenRank> T>
+void each_field(Wire& wire, T& open) {
+  constexpr int kMost = 1 << 20;
+  auto& [model, plan, shard, group, shares] = open;
+  wire.text(model);
+  // Left out are each rank's own, and `gemm`, which is the CPU engine's.
+  [[maybe_unused]] auto& [limits, type, device, ranks, targets, adapters, widest_rank, padded,
+                          adapter_bytes, folded, merges, graphs, host_lora, host_threads,
+                          host_cores, gemm, partitions] = plan;
+  auto& [kv_blocks, block_tokens, max_batch, max_batch_tokens] = limits;
+  wire.numbers(kv_blocks, block_tokens, max_batch, max_batch_tokens);
+  wire.choice(type, 3, "an element type");
+  wire.numbers(ranks, targets, adapters, widest_rank, padded, adapter_bytes, folded, merges, graphs,
+               host_lora, host_threads);
+  for (const LinearLayer target : targets) {
+    wire.require(static_cast<int>(target) < kLinearLayers, "an unknown linear layer");
+  }
+  for (const int count : {block_tokens, max_batch, max_batch_tokens}) {
+    wire.require(count >= 1 && count <= kMost, "a limit that no plan has");
+  }
+  for (const int count : {adapters, widest_rank, host_threads}) {
+    wire.require(count >= 0 && count <= kMost, "a number that no plan has");
+  }
+  wire.require(kv_blocks >= 1, "no KV blocks");
+  wire.numbers(shard.rank, shard.ranks);
+  wire.require(ranks >= 1 && ranks <= kMostRanks && shard.ranks == ranks && shard.rank >= 0 &&
+                   shard.rank < ranks,
+               "a rank that does not exist");
+  wire.text(group);
+  wire.numbers(shares);
+}
 
 // All changes to a rank's adapters up to now: how many, and a digest of what they were.
 struct AdapterState {
@@ -107,32 +98,32 @@ struct AdapterState {
   std::uint64_t digest = 0;
 };
 struct StepReply {
-  StepParts parts;
-  std::vector<std::int32_t> sampled;
+  DeviceResult result;
   AdapterState state;
 };
-WireWriter encode(const StepReply& reply);
-StepReply decode_step_reply(std::span<const std::byte> message);
 
-// A context's copy in a worker's host memory, by the number that rank 0 gave it.
-struct CopyRequest {
-  std::uint64_t copy = 0;
-  std::int32_t tokens = 0;
-  std::vector<BlockIndex> blocks;
-};
-WireWriter encode(const CopyRequest& request);
-CopyRequest decode_copy(std::span<const std::byte> message);
+template <class Wire, Either<StepReply> T>
+void each_field(Wire& wire, T& reply) {
+  auto& [result, state] = reply;
+  each_field(wire, result);
+  wire.numbers(state.changes, state.digest);
+}
 
-struct PackRequest {
-  std::uint32_t handle = 0;
-  std::int32_t width = 0;
-  bool whole_model = false;
-  bool held = false;  // the worker has its content; otherwise it follows
+// An adapter. Where the worker does not hold it, its content follows kHold and kLoad.
+struct LoadRequest {
+  Load load;
+  bool held = false;
   std::uint64_t digest = 0;
   std::string name;
 };
-WireWriter encode(const PackRequest& request);
-PackRequest decode_pack(std::span<const std::byte> message);
+
+template <class Wire, Either<LoadRequest> T>
+void each_field(Wire& wire, T& request) {
+  auto& [load, held, digest, name] = request;
+  each_field(wire, load);
+  wire.numbers(held, digest);
+  wire.text(name);
+}
 
 // Why a command failed.
 enum class Failure : std::uint8_t {
@@ -140,7 +131,17 @@ enum class Failure : std::uint8_t {
   kInput,     // the spec's, a file's or the machine's fault
   kGroup,     // the ranks no longer agree: none of them can go on
 };
-WireWriter encode_failure(Failure kind, const std::string& text);
+struct FailureText {
+  Failure kind = Failure::kInternal;
+  std::string text;
+};
+
+template <class Wire, Either<FailureText> T>
+void each_field(Wire& wire, T& failure) {
+  wire.choice(failure.kind, 3, "a failure");
+  wire.text(failure.text);
+}
+
 // Throws what it says, with `who` before it.
 [[noreturn]] void throw_failure(const std::string& who, std::span<const std::byte> message);
 

@@ -15,8 +15,8 @@ namespace servelab::ranks {
 
 class RankDevice {
  public:
-  RankDevice(const WorkerDevice* device, std::chrono::milliseconds patience)
-      : device_(device), patience_(patience) {}
+  RankDevice(const WorkerDevice* worker, std::chrono::milliseconds patience)
+      : worker_(worker), patience_(patience) {}
 
   // Carries a command out and answers on `connection`, an adapter's content being read from there.
   // Throws GroupError where the command cannot be meant for this rank; other failures are answered.
@@ -24,39 +24,24 @@ class RankDevice {
   void serve_load(const Frame& frame, Connection* connection);
 
  private:
-  struct Adapter {
-    std::string name;
-    std::uint64_t digest = 0;
-    std::shared_ptr<const LoraWeights> weights;  // until it has arrived
-    std::unique_ptr<DeviceAdapter> on_device;
-  };
-
-  void open(const Frame& frame, WireWriter* reply);
   void close();
-  void run(const Frame& frame, WireWriter* reply);
-  void merge(const Frame& frame);
-  void copy(const Frame& frame, bool out);
-  void hold(const PackRequest& request, Connection* connection);
-  void pack(const PackRequest& request, Connection* connection, WireWriter* reply);
-  std::shared_ptr<const LoraWeights> weights_of(const PackRequest& request, Connection* connection);
-  void put_on_host(const PackRequest& request, Connection* connection);
-  void wait(std::uint32_t handle);
-  void drop(std::uint32_t handle, bool on_host);
-  const DeviceAdapter* find(const BatchAdapter& place);
-  Executor& executor() const;
+  StepReply run(const DeviceJob& job);
+  void hold(const LoadRequest& request, Connection* connection);
+  void load(const LoadRequest& request, Connection* connection);
+  void evict(AdapterId adapter);
+  std::shared_ptr<const LoraWeights> receive(const LoadRequest& request,
+                                             Connection* connection) const;
+  Device& opened() const;
 
-  const WorkerDevice* const device_;
+  const WorkerDevice* const worker_;
   const std::chrono::milliseconds patience_;
-  OpenRank opened_;
   ModelConfig part_;
-  std::unique_ptr<Executor> executor_;
-  std::unordered_map<std::uint64_t, HostMemory> copies_;  // of contexts; steps only
+  std::unique_ptr<Device> device_;
 
   std::mutex mutex_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<const LoraWeights>>
-      held_;                                             // by digest; guarded
-  std::unordered_map<std::uint32_t, Adapter> adapters_;  // guarded
-  AdapterState state_;                                   // guarded
+  std::unordered_map<AdapterId, std::shared_ptr<const LoraWeights>> held_;  // guarded
+  std::unordered_map<AdapterId, std::string> names_;  // of those on the device; guarded
+  AdapterState state_;                                // guarded
 };
 
 }  // namespace servelab::ranks

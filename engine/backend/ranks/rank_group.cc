@@ -81,7 +81,7 @@ Deadline RankGroup::set_up_deadline() const {
 
 void RankGroup::fail(const std::string& text) {
   if (over_ || failed_.exchange(true)) return;
-  const WireWriter message = encode_failure(Failure::kGroup, text);
+  const WireWriter message = encode(FailureText{Failure::kGroup, text});
   for (const auto& peer : peers_) {
     try {
       peer->post(Purpose::kControl, Message::kAbort, message);
@@ -94,7 +94,7 @@ void RankGroup::fail(const std::string& text) {
 void RankGroup::goodbye(int code) {
   if (over_.exchange(true)) return;
   WireWriter message;
-  message.i32(code);
+  message.numbers(code);
   for (const auto& peer : peers_) {
     try {
       peer->post(Purpose::kControl, Message::kGoodbye, message);
@@ -115,15 +115,14 @@ std::string RankGroup::description() const {
 bool RankGroup::hear(Peer* peer) {
   try {
     const Frame frame = peer->control().receive(Clock::now() + kTimeToTell, kMostHelloBytes);
-    WireReader in(frame.message);
     if (frame.kind == static_cast<std::uint8_t>(Message::kSignal)) {
-      const int number = in.between(1, 64, "a signal");
+      const int number = WireReader(frame.message).get<int>();
+      if (number < 1 || number > 64) damaged("a signal is " + std::to_string(number));
       if (settings_.on_signal) settings_.on_signal(number);
       return true;
     }
     if (frame.kind == static_cast<std::uint8_t>(Message::kAbort)) {
-      in.choice(3, "a failure");
-      fail(peer->name() + ": " + in.text());
+      fail(peer->name() + ": " + decode<FailureText>(frame.message).text);
       return false;
     }
     damaged("kind " + std::to_string(frame.kind));

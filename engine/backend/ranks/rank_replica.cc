@@ -2,14 +2,14 @@
 
 #include <vector>
 
-#include "engine/backend/ranks/remote_executor.h"
+#include "engine/backend/ranks/remote_device.h"
 
 namespace servelab::ranks {
 
-std::unique_ptr<Executor> make_rank_replica(const Accelerator& accelerator, RankGroup* group,
-                                            int first, const ModelConfig& model,
-                                            const std::string& model_digest,
-                                            const ModelWeights& weights, const DevicePlan& plan) {
+std::unique_ptr<Device> make_rank_replica(const Accelerator& accelerator, RankGroup* group,
+                                          int first, const ModelConfig& model,
+                                          const std::string& model_digest,
+                                          const ModelWeights& weights, const DevicePlan& plan) {
   OpenRank open;
   open.model = model_digest;
   open.plan = plan;
@@ -28,8 +28,12 @@ std::unique_ptr<Executor> make_rank_replica(const Accelerator& accelerator, Rank
     if (first + rank > 0) ask(&group->peer(first + rank), Message::kPrepare, encode(open));
   }
   if (plan.ranks > 1) {
-    open.group = first == 0 ? accelerator.name_group()
-                            : WireReader(ask(&group->peer(first), Message::kNameGroup, {})).text();
+    if (first == 0) {
+      open.group = accelerator.name_group();
+    } else {
+      const auto name = ask(&group->peer(first), Message::kNameGroup, {});
+      WireReader(name).text(open.group);
+    }
   }
   std::vector<MakeRank> makers;
   for (int rank = 0; rank < plan.ranks; ++rank) {
@@ -40,12 +44,12 @@ std::unique_ptr<Executor> make_rank_replica(const Accelerator& accelerator, Rank
       });
     } else {
       makers.emplace_back([group, &model, open, peer = &group->peer(first + rank)] {
-        return std::make_unique<RemoteExecutor>(group, peer, model, open);
+        return std::make_unique<RemoteDevice>(group, peer, model, open);
       });
     }
   }
-  return accelerator.make_replica(model, makers,
-                                  [group](const std::string& why) { group->fail(why); });
+  return std::make_unique<TensorParallelDevice>(
+      model, plan.limits, makers, [group](const std::string& why) { group->fail(why); });
 }
 
 int rank_device(const Accelerator& accelerator, int rank, int local_rank) {

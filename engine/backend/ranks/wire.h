@@ -1,37 +1,64 @@
-// Bytes of messages between ranks: little-endian numbers, one after the other. Whatever is read
-// came from outside: every length is checked against what has really arrived.
+// Bytes of messages between ranks: little-endian numbers, one after the other. A structure says its
+// fields once (each_field), for the one that writes and the one that reads. Whatever is read came
+// from outside: every length is checked against what has really arrived.
 #ifndef SERVELAB_BACKEND_RANKS_WIRE_H_
 #define SERVELAB_BACKEND_RANKS_WIRE_H_
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace servelab::ranks {
 
 inline constexpr std::size_t kMostTextBytes = 4096;
 
+static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
+
+template <class T>
+concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+[[noreturn]] void damaged(const std::string& what);
+
 class WireWriter {
  public:
-  void u8(std::uint8_t value) { number(value, 1); }
-  void u32(std::uint32_t value) { number(value, 4); }
-  void u64(std::uint64_t value) { number(value, 8); }
-  void i32(std::int32_t value) { number(static_cast<std::uint32_t>(value), 4); }
-  void i64(std::int64_t value) { number(static_cast<std::uint64_t>(value), 8); }
-  void f64(double value) { number(std::bit_cast<std::uint64_t>(value), 8); }
-  void flag(bool value) { number(value ? 1 : 0, 1); }
-  void text(std::string_view value);  // cut off at kMostTextBytes
-  void ids(std::span<const std::int32_t> values);
+  // Numbers, and vectors of them.
+  template <class... T>
+  void numbers(const T&... values) {
+    (number(values), ...);
+  }
+  // Of few values, in a byte.
+  template <Number T>
+  void choice(const T& value, int /*count*/, const char* /*what*/) {
+    number(static_cast<std::uint8_t>(value));
+  }
+  template <class T>
+  void list(const std::vector<T>& values, const char* /*what*/) {
+    number(static_cast<std::uint32_t>(values.size()));
+    for (const T& value : values) each_field(*this, value);
+  }
+  void require(bool /*holds*/, const char* /*what*/) {}
+  void text(std::string_view value);              // cut off at kMostTextBytes
   void bytes(std::span<const std::byte> values);  // without their number
 
   const std::vector<std::byte>& data() const { return data_; }
 
  private:
-  void number(std::uint64_t value, int bytes);
+  template <Number T>
+  void number(const T& value) {
+    bytes(std::as_bytes(std::span(&value, 1)));
+  }
+  template <Number T>
+  void number(const std::vector<T>& values) {
+    number(static_cast<std::uint32_t>(values.size()));
+    bytes(std::as_bytes(std::span(values)));
+  }
+
   std::vector<std::byte> data_;
 };
 
@@ -40,32 +67,68 @@ class WireReader {
  public:
   explicit WireReader(std::span<const std::byte> data) : rest_(data) {}
 
-  std::uint8_t u8() { return static_cast<std::uint8_t>(number(1)); }
-  std::uint32_t u32() { return static_cast<std::uint32_t>(number(4)); }
-  std::uint64_t u64() { return number(8); }
-  std::int32_t i32() { return static_cast<std::int32_t>(u32()); }
-  std::int64_t i64() { return static_cast<std::int64_t>(u64()); }
-  double f64() { return std::bit_cast<double>(u64()); }
-  bool flag() { return choice(2, "a flag") == 1; }
-  std::string text();
-  std::vector<std::int32_t> ids();
+  template <class... T>
+  void numbers(T&... values) {
+    (number(values), ...);
+  }
+  // One of the first `count` values.
+  template <Number T>
+  void choice(T& value, int count, const char* what) {
+    const auto read = get<std::uint8_t>();
+    if (read >= count) damaged(std::string(what) + " is " + std::to_string(read));
+    value = static_cast<T>(read);
+  }
+  template <class T>
+  void list(std::vector<T>& values, const char* what) {
+    values.resize(count(1, what));
+    for (T& value : values) each_field(*this, value);
+  }
+  void require(bool holds, const char* what) {
+    if (!holds) damaged(what);
+  }
+  void text(std::string& value);
+  std::span<const std::byte> bytes(std::size_t count);
 
-  // One of `count` values of an enum.
-  std::uint8_t choice(int count, const char* what);
-  // Within [least, most].
-  std::int32_t between(std::int32_t least, std::int32_t most, const char* what);
+  template <Number T>
+  T get() {
+    T value{};
+    number(value);
+    return value;
+  }
   // How many things follow that take at least `bytes_each`.
   std::size_t count(std::size_t bytes_each, const char* what);
-  std::span<const std::byte> bytes(std::size_t count);
-  std::size_t left() const { return rest_.size(); }
   void end() const;  // nothing may be left
 
  private:
-  std::uint64_t number(int bytes);
+  void number(bool& value) { choice(value, 2, "a flag"); }
+  template <Number T>
+  void number(T& value) {
+    std::memcpy(&value, bytes(sizeof value).data(), sizeof value);
+  }
+  template <Number T>
+  void number(std::vector<T>& values) {
+    values.resize(count(sizeof(T), "numbers"));
+    const std::span<const std::byte> from = bytes(values.size() * sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), from.data(), from.size());
+  }
+
   std::span<const std::byte> rest_;
 };
 
-[[noreturn]] void damaged(const std::string& what);
+template <class T>
+WireWriter encode(const T& value) {
+  WireWriter out;
+  each_field(out, value);
+  return out;
+}
+template <class T>
+T decode(std::span<const std::byte> message) {
+  WireReader in(message);
+  T value;
+  each_field(in, value);
+  in.end();
+  return value;
+}
 
 }  // namespace servelab::ranks
 

@@ -47,7 +47,7 @@ class Meeting {
       auto& connection = connections_[static_cast<std::size_t>(i)];
       auto socket = connect_to(settings_.at, deadline, [this] { look_for_refusal(); });
       connection = std::make_unique<Connection>(std::move(socket));
-      connection->send(static_cast<std::uint8_t>(Message::kHello), encode(hello), deadline);
+      connection->send(static_cast<std::uint8_t>(Message::kHello), encode_hello(hello), deadline);
     }
     // Rank 0 may have come last, and waits as long from then on.
     const Clock::time_point last = Clock::now() + 2 * settings_.patience;
@@ -108,7 +108,7 @@ class Worker {
     std::thread steps([this] { serve(Purpose::kSteps); });
     std::thread loads([this] { serve(Purpose::kLoads); });
     const int code = listen();
-    // Rank 0 has closed its executors, or has failed; either way no more commands come.
+    // Rank 0 has closed its devices, or has failed; either way no more commands come.
     over_ = true;
     for (const auto& connection : connections_) ::shutdown(connection->descriptor(), SHUT_RDWR);
     steps.join();
@@ -162,21 +162,20 @@ class Worker {
       try {
         if (signal != 0 && !std::exchange(told, true)) {
           WireWriter message;
-          message.i32(signal);
+          message.numbers(signal);
           control.send(static_cast<std::uint8_t>(Message::kSignal), message);
         }
         pollfd one{control.descriptor(), POLLIN, 0};
         if (::poll(&one, 1, kLookForSignalMs) <= 0) continue;
         const Frame frame = control.receive({}, kMostHelloBytes);
-        WireReader in(frame.message);
         if (frame.kind == static_cast<std::uint8_t>(Message::kGoodbye)) {
-          const int code = in.between(0, 255, "an exit code");
+          const int code = WireReader(frame.message).get<int>();
+          if (code < 0 || code > 255) damaged("an exit code is " + std::to_string(code));
           hear();
           return code;
         }
         if (frame.kind != static_cast<std::uint8_t>(Message::kAbort)) damaged("no goodbye");
-        in.choice(3, "a failure");
-        const std::string text = in.text();
+        const std::string text = decode<FailureText>(frame.message).text;
         hear();
         settings_.on_failure("rank 0 ended the run: " + text);
         return 1;

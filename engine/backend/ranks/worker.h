@@ -21,7 +21,7 @@ struct WorkerDevice {
   // A new name under which ranks can meet for their sums.
   std::function<std::string()> name_group;
   // Joins the group and sets the device up.
-  std::function<std::unique_ptr<Executor>(const OpenRank& open)> open;
+  std::function<std::unique_ptr<Device>(const OpenRank& open)> open;
   // The shapes of this rank's part of the model that `open` names.
   std::function<ModelConfig(const OpenRank& open)> part;
 };

@@ -2,12 +2,12 @@
 // request with the tokens that it would get alone, and a replay repeats every decision.
 #include <gtest/gtest.h>
 
-#include "engine/backend/cpu/executor.h"
 #include "engine/backend/device/accelerator.h"
 #include "engine/backend/device/real_backend.h"
 #include "engine/backend/device/thread_team.h"
 #include "engine/core/check.h"
 #include "engine/core/registry.h"
+#include "tests/support/device_testing.h"
 #include "tests/support/real_runs.h"
 
 namespace servelab {
@@ -33,12 +33,8 @@ class CpuEngine final : public test::TestedEngine {
     };
     return make_real_backend(timeline, cost, workload, adapters, std::move(prompts), make, {});
   }
-  std::unique_ptr<Executor> executor(const ModelWeights& weights) const override {
-    CpuExecutorOptions options;
-    options.isa = kernels::best_isa();
-    options.type = kernels::DType::kF32;
-    options.kv_blocks = 64;
-    return std::make_unique<CpuExecutor>(model_, weights, options);
+  std::unique_ptr<Device> device(const ModelWeights& weights) const override {
+    return test::cpu_device(model_, weights, {.kv_blocks = 64});
   }
 
  private:

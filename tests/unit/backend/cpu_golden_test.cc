@@ -5,19 +5,19 @@
 
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
-#include "engine/backend/cpu/executor.h"
+#include "engine/backend/cpu/cpu_device.h"
 #include "engine/cli/generate.h"
 #include "engine/core/config_node.h"
+#include "tests/support/device_testing.h"
 #include "tests/unit/model/weights_testing.h"
 
 namespace servelab {
 namespace {
 
 constexpr double kTolerance = 1e-4;
-constexpr int kBlockTokens = 8;
 constexpr int kBlocksPerSequence = 16;
+constexpr int kTokensPerBlock = 8;
 
 std::vector<std::int32_t> ids_of(const ConfigNode& list) {
   std::vector<std::int32_t> ids;
@@ -25,7 +25,7 @@ std::vector<std::int32_t> ids_of(const ConfigNode& list) {
   return ids;
 }
 
-// One family's fixtures, and an executor for it.
+// One family's fixtures, and an device for it.
 class Family {
  public:
   Family(const std::string& name, kernels::Isa isa)
@@ -36,14 +36,14 @@ class Family {
     for (const ConfigNode& prompt : expected.find("prompts")->items) {
       prompts.push_back(ids_of(prompt));
     }
-    CpuExecutorOptions options;
+    CpuDeviceOptions options;
     options.isa = isa;
     options.type = kernels::DType::kF32;
     options.threads = 2;
-    options.block_tokens = kBlockTokens;
+    options.block_tokens = kTokensPerBlock;
     options.kv_blocks = 5 * kBlocksPerSequence;
-    executor =
-        std::make_unique<CpuExecutor>(model, *load_hf_weights(folder_ + "/model", model), options);
+    device =
+        std::make_unique<CpuDevice>(model, *load_hf_weights(folder_ + "/model", model), options);
     for (const ConfigMember& entry : expected.find("cases")->members) {
       Case& added = cases.emplace_back();
       added.name = entry.key;
@@ -51,8 +51,9 @@ class Family {
         added.greedy.push_back(ids_of(tokens));
       }
       if (entry.key == "base") continue;
-      added.adapter =
-          executor->pack_adapter(*load_peft_adapter(folder_ + "/" + entry.key, model), 64);
+      added.adapter = test::nth(cases.size());
+      test::load(device.get(), added.adapter, load_peft_adapter(folder_ + "/" + entry.key, model),
+                 64);
     }
   }
 
@@ -70,7 +71,7 @@ class Family {
   struct Case {
     std::string name;
     std::vector<std::vector<std::int32_t>> greedy;  // by prompt
-    std::unique_ptr<DeviceAdapter> adapter;
+    AdapterId adapter = kBaseModel;
   };
 
  private:
@@ -80,7 +81,7 @@ class Family {
   ModelConfig model;
   TensorFiles logits;
   std::vector<std::vector<std::int32_t>> prompts;
-  std::unique_ptr<CpuExecutor> executor;
+  std::unique_ptr<CpuDevice> device;
   std::vector<Case> cases;
 };
 
@@ -93,31 +94,24 @@ class CpuGolden : public ::testing::TestWithParam<std::tuple<const char*, kernel
                                                         double* worst) {
     const std::size_t count = family_.cases.size();
     std::vector<std::vector<std::int32_t>> ids(count, family_.prompts[prompt]);
-    std::vector<std::vector<BlockIndex>> blocks(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      blocks[i].resize(kBlocksPerSequence);
-      std::iota(blocks[i].begin(), blocks[i].end(), static_cast<int>(i) * kBlocksPerSequence);
-    }
     std::size_t context = 0;
-    std::vector<std::int32_t> sampled;
     for (int step = 0; step < 64; ++step) {
-      std::vector<SequenceSlice> slices(count);
+      DeviceJob job;
+      job.mode.kernel = kernel;
       for (std::size_t i = 0; i < count; ++i) {
-        slices[i].context = static_cast<std::int32_t>(context);
-        slices[i].tokens = std::span(ids[i]).subspan(context);
-        slices[i].blocks = blocks[i];
-        slices[i].adapter = family_.cases[i].adapter.get();
-        slices[i].samples = true;
+        const int first = static_cast<int>(i) * kBlocksPerSequence;
+        job.sequences.push_back(test::sequence(
+            ids[i], context, test::blocks(first, kBlocksPerSequence), family_.cases[i].adapter));
       }
-      family_.executor->run(slices, {Exec::kUnmerged, kernel}, {}, &sampled);
+      const DeviceResult result = test::run_job(family_.device.get(), job);
       const auto vocab = static_cast<std::size_t>(family_.model.vocab);
       for (std::size_t i = 0; i < count; ++i) {
         if (step == 0) {
           *worst = std::max(*worst,
-                            family_.difference(family_.executor->logits().subspan(i * vocab, vocab),
+                            family_.difference(std::span(result.logits).subspan(i * vocab, vocab),
                                                family_.cases[i].name, prompt));
         }
-        ids[i].push_back(sampled[i]);
+        ids[i].push_back(result.sampled[i]);
       }
       context = ids[0].size() - 1;
     }
@@ -135,18 +129,19 @@ TEST_P(CpuGolden, OneSequenceUnmergedAndMerged) {
   double worst = 0;
   for (const Family::Case& c : family_.cases) {
     for (const bool merged : {false, true}) {
-      if (merged && c.adapter == nullptr) continue;
-      if (merged) family_.executor->merge(*c.adapter);
+      if (merged && c.adapter == kBaseModel) continue;
+      if (merged) test::merge(family_.device.get(), c.adapter);
       const Exec exec = merged ? Exec::kMerged : Exec::kUnmerged;
-      const DeviceAdapter* const adapter = merged ? nullptr : c.adapter.get();
+      const AdapterId adapter = merged ? kBaseModel : c.adapter;
       for (std::size_t p = 0; p < family_.prompts.size(); ++p) {
-        generate(family_.executor.get(), family_.prompts[p], adapter, exec, 1, {});
-        worst = std::max(worst, family_.difference(family_.executor->logits(), c.name, p));
-        EXPECT_EQ(generate(family_.executor.get(), family_.prompts[p], adapter, exec, 64, {}),
+        std::vector<float> logits;
+        generate(family_.device.get(), family_.prompts[p], adapter, exec, 1, {}, &logits);
+        worst = std::max(worst, family_.difference(logits, c.name, p));
+        EXPECT_EQ(generate(family_.device.get(), family_.prompts[p], adapter, exec, 64, {}),
                   c.greedy[p])
             << c.name << (merged ? " merged" : "") << ", prompt " << p;
       }
-      family_.executor->unmerge();
+      test::unmerge(family_.device.get());
     }
   }
   EXPECT_LT(worst, kTolerance);

@@ -76,7 +76,7 @@ TEST_F(Gathering, StrangersAreTurnedAway) {
   large.bytes(std::vector<std::byte>(kMostHelloBytes + 1));
   connect().send(static_cast<std::uint8_t>(Message::kHello), large);
   Hello hello = {{"this build", "these models"}, 1, 2, Purpose::kSteps, 1, "here", 1};
-  WireWriter old = encode(hello);
+  WireWriter old = encode_hello(hello);
   std::vector<std::byte> bytes = old.data();
   bytes[4] = std::byte{99};  // the version
   WireWriter other_version;

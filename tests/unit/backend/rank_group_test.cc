@@ -1,8 +1,7 @@
 // Rank 0 and a worker: what the worker computes is what rank 0 would have computed, and one that
 // is silent or holds other adapters ends the group with a message.
 #include "engine/backend/ranks/adapter_content.h"
-#include "engine/backend/ranks/remote_executor.h"
-#include "engine/core/rng.h"
+#include "engine/backend/ranks/remote_device.h"
 #include "tests/unit/backend/rank_group_testing.h"
 
 namespace servelab::ranks {
@@ -11,11 +10,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::vector<std::int32_t> prompt(int tokens, std::uint64_t seed) {
-  RngStream rng(seed, "prompt");
-  std::vector<std::int32_t> ids;
-  for (int i = 0; i < tokens; ++i) ids.push_back(static_cast<std::int32_t>(rng.below(50)));
-  return ids;
+const ModelConfig kModel = test::small_model();
+
+std::shared_ptr<const LoraWeights> adapter(const char* name, int rank, std::uint64_t seed) {
+  return random_adapter(kModel, name, rank, {"q", "v", "o", "up"}, seed);
 }
 
 struct Outcome {
@@ -25,50 +23,55 @@ struct Outcome {
 };
 
 // Two prompts at once, the second one with an adapter.
-Outcome step(Executor* executor, const DeviceAdapter* adapter, Exec exec = Exec::kUnmerged,
-             int context = 0, const std::vector<BlockIndex>& second = {4, 5, 6, 7}) {
-  const auto a = prompt(9, 1);
-  const auto b = prompt(12, 2);
-  const std::vector<BlockIndex> first = {0, 1, 2};
-  std::vector<SequenceSlice> slices(2);
-  slices[0] = {0, a, first, nullptr, true, 5};
-  slices[1] = {context, std::span(b).subspan(static_cast<std::size_t>(context)),
-               second,  exec == Exec::kMerged ? nullptr : adapter,
-               true,    6};
-  Outcome outcome;
-  executor->run(slices, {exec, LoraKernel::kSgmv}, {0.8, 0.95, 3}, &outcome.tokens);
-  const auto logits = executor->logits();
-  outcome.logits.assign(logits.begin(), logits.end());
-  return outcome;
+Outcome step(Device* device, AdapterId adapter, Exec exec = Exec::kUnmerged,
+             std::size_t context = 0, const std::vector<BlockIndex>& second = {4, 5, 6, 7}) {
+  DeviceJob job;
+  job.mode.exec = exec;
+  job.mode.kernel = LoraKernel::kSgmv;
+  job.sampling = {0.8, 0.95, 3};
+  job.sequences = {test::sequence(test::prompt(kModel, 9, 1), 0, {0, 1, 2}),
+                   test::sequence(test::prompt(kModel, 12, 2), context, second, adapter)};
+  job.sequences[0].draw = 5;
+  job.sequences[1].draw = 6;
+  const DeviceResult result = test::run_job(device, job);
+  return {result.sampled, result.logits};
+}
+
+// A command on the loads' connection, behind rank 0's back.
+void tell(RankGroup* group, Message kind, const LoadRequest& request,
+          const LoraWeights* content = nullptr) {
+  group->peer(1).call(Purpose::kLoads, kind, encode(request), group->step_deadline(),
+                      [&](Connection* to) {
+                        if (content != nullptr) send_content(*content, to, group->step_deadline());
+                      });
 }
 
 TEST_F(RankGroupTest, AWorkerComputesWhatRank0Would) {
   start(1, 2);
   RankGroup group(group_settings(2));
-  const auto local = cpu_executor();
-  const ModelConfig model = small_model();
-  for (int round = 0; round < 2; ++round) {  // one executor after the other
-    RemoteExecutor remote(&group, &group.peer(1), model, open_one());
-    EXPECT_EQ(remote.kv_bytes_per_token(), local->kv_bytes_per_token());
-    const std::vector<std::string> targets = {"q", "v", "o", "up"};
-    const auto held = random_adapter(model, "held", 8, targets, 1);
-    const auto sent = random_adapter(model, "sent", 4, targets, 2);
-    remote.hold_on_host(held, 8);
+  const auto local = small_device();
+  for (int round = 0; round < 2; ++round) {  // one device after the other
+    RemoteDevice remote(&group, &group.peer(1), kModel, open_one());
+    const auto held = adapter("held", 8, 1);
+    const auto sent = adapter("sent", 4, 2);
+    remote.hold({test::nth(0), 8}, held);
     for (const auto& lora : {held, sent, held}) {
-      const auto here = local->pack_adapter(*lora, 8);
-      const auto there = remote.pack_adapter(*lora, 8);
-      there->wait();
-      EXPECT_EQ(there->rank(), here->rank());
-      EXPECT_EQ(there->bytes(), here->bytes());
-      const Outcome expected = step(local.get(), here.get());
-      EXPECT_EQ(step(&remote, there.get()), expected);
-      EXPECT_NE(step(local.get(), nullptr), expected);
-      remote.merge(*there);
-      local->merge(*here);
-      EXPECT_EQ(step(&remote, nullptr, Exec::kMerged), step(local.get(), nullptr, Exec::kMerged));
-      remote.unmerge();
-      local->unmerge();
-      EXPECT_EQ(step(&remote, nullptr), step(local.get(), nullptr));
+      const AdapterId id = test::nth(lora == held ? 0 : 1);
+      for (Device* const device : {local.get(), static_cast<Device*>(&remote)}) {
+        test::load(device, id, lora, 8);
+      }
+      const Outcome expected = step(local.get(), id);
+      EXPECT_EQ(step(&remote, id), expected);
+      EXPECT_NE(step(local.get(), kBaseModel), expected);
+      test::merge(&remote, id);
+      test::merge(local.get(), id);
+      EXPECT_EQ(step(&remote, kBaseModel, Exec::kMerged),
+                step(local.get(), kBaseModel, Exec::kMerged));
+      test::unmerge(&remote);
+      test::unmerge(local.get());
+      EXPECT_EQ(step(&remote, kBaseModel), step(local.get(), kBaseModel));
+      remote.evict(id);
+      local->evict(id);
     }
   }
   group.goodbye(7);
@@ -80,18 +83,12 @@ TEST_F(RankGroupTest, AWorkerComputesWhatRank0Would) {
 TEST_F(RankGroupTest, ContextsAreSwappedInTheWorkersMemory) {
   start(1, 2);
   RankGroup group(group_settings(2));
-  const ModelConfig model = small_model();
   {
-    RemoteExecutor remote(&group, &group.peer(1), model, open_one());
-    const Outcome expected = step(&remote, nullptr);
-    {
-      const HostMemory host = remote.host_memory(remote.context_bytes(12));
-      const HostMemory unused = remote.host_memory(remote.context_bytes(3));
-      remote.copy_out(std::vector<BlockIndex>{4, 5, 6}, 12, host.get());
-      remote.finish_copies();
-      remote.copy_in(std::vector<BlockIndex>{20, 21, 22}, 12, host.get());
-    }
-    EXPECT_EQ(step(&remote, nullptr, Exec::kUnmerged, 11, {20, 21, 22}), expected);
+    RemoteDevice remote(&group, &group.peer(1), kModel, open_one());
+    const Outcome expected = step(&remote, kBaseModel);
+    test::move(&remote, {test::out_of({4, 5, 6}, 12), test::out_of({4}, 3, 1)});
+    test::move(&remote, {test::into({20, 21, 22}, 12)});
+    EXPECT_EQ(step(&remote, kBaseModel, Exec::kUnmerged, 11, {20, 21, 22}), expected);
   }
   group.goodbye(0);
   EXPECT_EQ(end_of(0), "exit 0");
@@ -101,17 +98,13 @@ TEST_F(RankGroupTest, ContextsAreSwappedInTheWorkersMemory) {
 TEST_F(RankGroupTest, ALostAdapterIsNamedAndEndsTheGroup) {
   start(1, 2);
   RankGroup group(group_settings(2));
-  const ModelConfig model = small_model();
-  RemoteExecutor remote(&group, &group.peer(1), model, open_one());
-  const auto lora = random_adapter(model, "french", 8, {"q"}, 1);
-  const auto there = remote.pack_adapter(*lora, 8);
-  step(&remote, there.get());
-  WireWriter handle;  // behind rank 0's back
-  handle.u32(1);
-  group.peer(1).call(Purpose::kLoads, Message::kDrop, handle, group.step_deadline());
-  EXPECT_THAT(error_of([&] { step(&remote, there.get()); }),
-              AllOf(HasSubstr("rank 1 ("), HasSubstr("has no adapter in slot 1")));
-  EXPECT_THAT(rank_0_.first(), HasSubstr("has no adapter in slot 1"));
+  RemoteDevice remote(&group, &group.peer(1), kModel, open_one());
+  test::load(&remote, test::nth(1), adapter("french", 8, 1));
+  step(&remote, test::nth(1));
+  tell(&group, Message::kEvict, {{test::nth(1)}, true, 0, ""});
+  EXPECT_THAT(error_of([&] { step(&remote, test::nth(1)); }),
+              AllOf(HasSubstr("rank 1 ("), HasSubstr("has no adapter 1, which the batch uses")));
+  EXPECT_THAT(rank_0_.first(), HasSubstr("has no adapter 1"));
   EXPECT_EQ(end_of(0), "exit 1");
   EXPECT_THAT(worker_.first(), HasSubstr("rank 0 ended the run: "));
 }
@@ -120,50 +113,50 @@ TEST_F(RankGroupTest, ALostAdapterIsNamedAndEndsTheGroup) {
 TEST_F(RankGroupTest, OtherChangesOfAdaptersAreNoticed) {
   start(1, 2);
   RankGroup group(group_settings(2));
-  const ModelConfig model = small_model();
-  RemoteExecutor remote(&group, &group.peer(1), model, open_one());
-  const auto lora = random_adapter(model, "french", 8, {"q"}, 1);
-  const auto there = remote.pack_adapter(*lora, 8);
-  step(&remote, nullptr);
-  WireWriter handle;
-  handle.u32(1);
-  group.peer(1).call(Purpose::kLoads, Message::kDrop, handle, group.step_deadline());
-  EXPECT_THAT(error_of([&] { step(&remote, nullptr); }),
+  RemoteDevice remote(&group, &group.peer(1), kModel, open_one());
+  test::load(&remote, test::nth(1), adapter("french", 8, 1));
+  step(&remote, kBaseModel);
+  tell(&group, Message::kEvict, {{test::nth(1)}, true, 0, ""});
+  EXPECT_THAT(error_of([&] { step(&remote, kBaseModel); }),
               AllOf(HasSubstr("rank 1 ("), HasSubstr("has changed its adapters 2 times, and rank 0 "
                                                      "1 times")));
 }
 
-TEST_F(RankGroupTest, AnotherAdapterInTheSameSlotIsNoticed) {
+TEST_F(RankGroupTest, AnAdapterThatRank0DidNotLoadIsNoticed) {
   start(1, 2);
   RankGroup group(group_settings(2));
-  const ModelConfig model = small_model();
-  RemoteExecutor remote(&group, &group.peer(1), model, open_one());
-  const auto lora = random_adapter(model, "french", 8, {"q"}, 1);
-  const auto other = random_adapter(model, "german", 8, {"q"}, 2);
-  const auto there = remote.pack_adapter(*lora, 8);
-  WireWriter handle;
-  handle.u32(1);
-  group.peer(1).call(Purpose::kLoads, Message::kDrop, handle, group.step_deadline());
-  PackRequest request = {1, 8, false, false, content_digest(*other), "german"};
-  group.peer(1).call(Purpose::kLoads, Message::kPack, encode(request), group.step_deadline(),
-                     [&](Connection* to) { send_content(*other, to, group.step_deadline()); });
-  EXPECT_THAT(error_of([&] { step(&remote, there.get()); }),
-              HasSubstr("has adapter 'german' in slot 1, where the batch uses another one"));
+  RemoteDevice remote(&group, &group.peer(1), kModel, open_one());
+  const auto other = adapter("german", 8, 2);
+  tell(&group, Message::kLoad, {{test::nth(1)}, false, content_digest(*other), "german"},
+       other.get());
+  EXPECT_THAT(error_of([&] { step(&remote, test::nth(1)); }),
+              HasSubstr("has changed its adapters 1 times, and rank 0 0 times"));
 }
 
 TEST_F(RankGroupTest, ContentThatIsNotRank0sIsRefused) {
   start(1, 2);
   RankGroup group(group_settings(2));
-  const ModelConfig model = small_model();
-  RemoteExecutor remote(&group, &group.peer(1), model, open_one());
-  const auto lora = random_adapter(model, "french", 8, {"q"}, 1);
-  const PackRequest request = {1, 8, false, false, content_digest(*lora) + 1, "french"};
+  RemoteDevice remote(&group, &group.peer(1), kModel, open_one());
+  const auto lora = adapter("french", 8, 1);
   EXPECT_THAT(error_of([&] {
-                group.peer(1).call(
-                    Purpose::kLoads, Message::kPack, encode(request), group.step_deadline(),
-                    [&](Connection* to) { send_content(*lora, to, group.step_deadline()); });
+                tell(&group, Message::kLoad,
+                     {{test::nth(1)}, false, content_digest(*lora) + 1, "french"}, lora.get());
               }),
               HasSubstr("adapter 'french' is not what rank 0 has: its digest differs"));
+}
+
+TEST(RankStates, OtherAdaptersAfterAsManyChangesAreNoticed) {
+  StateLog log;
+  log.add(test::nth(1), 11);
+  log.add(test::nth(1), 0);
+  const AdapterState one = next_state({}, test::nth(1), 11);
+  log.compare(one);
+  log.compare(next_state(one, test::nth(1), 0));
+  log.add(test::nth(1), 11);
+  EXPECT_THAT(error_of([&] {
+                log.compare(next_state(next_state(one, test::nth(1), 0), test::nth(1), 12));
+              }),
+              HasSubstr("holds other adapters than rank 0 after 3 loads and evictions"));
 }
 
 TEST_F(RankGroupTest, AWorkersSignalReachesRank0) {
@@ -183,47 +176,27 @@ TEST_F(RankGroupTest, ASilentWorkerEndsTheGroup) {
   WorkerSettings settings = worker_settings(1, 2);
   std::promise<void> let_go;
   settings.device.open = [done = let_go.get_future().share()](const OpenRank&) {
-    class Stuck final : public Executor {
+    class Stuck final : public Device {
      public:
       explicit Stuck(std::shared_future<void> done)
-          : inner_(cpu_executor()), done_(std::move(done)) {}
-      const ModelConfig& model() const override { return inner_->model(); }
-      const ExecutorLimits& limits() const override { return inner_->limits(); }
+          : Device(kModel, test::kSmallLimits), done_(std::move(done)) {}
       const char* unsupported(const StepPlan&) const override { return nullptr; }
-      void enter_thread() const override {}
-      std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights&, int) override { return {}; }
-      std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights&) override { return {}; }
-      void hold_on_host(std::shared_ptr<const LoraWeights>, int) override {}
-      std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights>) override {
-        return {};
-      }
-      void finish_copies() override {}
-      StepParts run(std::span<const SequenceSlice>, const RunMode&, const SamplingOptions&,
-                    std::vector<std::int32_t>*) override {
-        done_.wait();
-        return {};
-      }
-      std::span<const float> logits() override { return {}; }
-      void merge(const DeviceAdapter&) override {}
-      void unmerge() override {}
-      Bytes kv_bytes_per_token() const override { return 1; }
-      std::size_t context_bytes(int) const override { return 1; }
-      HostMemory host_memory(std::size_t bytes) override { return inner_->host_memory(bytes); }
-      void copy_out(std::span<const BlockIndex>, int, std::byte*) override {}
-      void copy_in(std::span<const BlockIndex>, int, const std::byte*) override {}
+      void hold(const Load&, std::shared_ptr<const LoraWeights>) override {}
+      void load(const Load&, std::shared_ptr<const LoraWeights>) override {}
+      void wait(AdapterId) override {}
+      void evict(AdapterId) override {}
+      void run(const DeviceJob&, DeviceResult*) override { done_.wait(); }
 
      private:
-      std::unique_ptr<Executor> inner_;
       std::shared_future<void> done_;
     };
     return std::make_unique<Stuck>(done);
   };
   start(settings);
   RankGroup group(group_settings(2));
-  const ModelConfig model = small_model();
-  RemoteExecutor remote(&group, &group.peer(1), model, open_one());
+  RemoteDevice remote(&group, &group.peer(1), kModel, open_one());
   const auto began = Clock::now();
-  EXPECT_THAT(error_of([&] { step(&remote, nullptr); }), HasSubstr("does not answer"));
+  EXPECT_THAT(error_of([&] { step(&remote, kBaseModel); }), HasSubstr("does not answer"));
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
   EXPECT_THAT(rank_0_.first(), AllOf(HasSubstr("rank 1 ("), HasSubstr("does not answer")));
   let_go.set_value();

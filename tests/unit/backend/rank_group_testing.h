@@ -16,32 +16,14 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/cpu/executor.h"
 #include "engine/backend/ranks/rank_group.h"
 #include "engine/backend/ranks/worker.h"
+#include "tests/support/device_testing.h"
 #include "tests/support/error_of.h"
 
 namespace servelab::ranks {
 
 using test::error_of;
-
-inline constexpr int kBlocks = 32;
-inline constexpr int kBlockTokens = 4;
-
-inline ModelConfig small_model() {
-  ModelConfig model;
-  model.name = "small";
-  model.layers = 2;
-  model.hidden = 64;
-  model.heads = 2;
-  model.kv_heads = 1;
-  model.head_dim = 32;
-  model.ffn = 96;
-  model.vocab = 50;
-  model.max_context_tokens = kBlocks * kBlockTokens;
-  model.source = "test";
-  return model;
-}
 
 // A port that was free a moment ago.
 inline int free_port() {
@@ -55,19 +37,15 @@ inline int free_port() {
   return ntohs(at.sin_port);
 }
 
-inline std::unique_ptr<Executor> cpu_executor() {
-  CpuExecutorOptions options;
-  static_cast<ExecutorLimits&>(options) = {kBlocks, kBlockTokens, 8, 64};
-  options.type = kernels::DType::kF32;
-  options.isa = kernels::best_isa();
-  const ModelConfig model = small_model();
-  return std::make_unique<CpuExecutor>(model, *random_weights(model, 7), options);
+inline std::unique_ptr<Device> small_device() {
+  const ModelConfig model = test::small_model();
+  return test::cpu_device(model, *random_weights(model, 7));
 }
 
 inline OpenRank open_one() {
   OpenRank open;
   open.model = "small";
-  open.plan.limits = {kBlocks, kBlockTokens, 8, 64};
+  open.plan.limits = test::kSmallLimits;
   return open;
 }
 
@@ -111,8 +89,8 @@ class RankGroupTest : public ::testing::Test {
     settings.patience = std::chrono::milliseconds(1500);
     settings.device.prepare = [](const OpenRank&) {};
     settings.device.name_group = [] { return "a group"; };
-    settings.device.open = [](const OpenRank&) { return cpu_executor(); };
-    settings.device.part = [](const OpenRank&) { return small_model(); };
+    settings.device.open = [](const OpenRank&) { return small_device(); };
+    settings.device.part = [](const OpenRank&) { return test::small_model(); };
     settings.stop = &stop_;
     settings.on_failure = worker_.note();
     return settings;

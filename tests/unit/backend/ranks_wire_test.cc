@@ -48,45 +48,54 @@ OpenRank some_open() {
   return open;
 }
 
-StepRequest some_step() {
-  StepRequest step;
-  step.mode = StepMode{Exec::kUnmerged, LoraKernel::kSgmv, 0.5, HostCopy::kSynced};
-  step.mode.may_replay = false;
-  step.mode.measure_parts = true;
-  step.sampling = {0.7, 0.9, 42};
-  step.adapters = {{7, 0x1111}, {9, 0x2222}};
-  step.slices = {{3, {1, 2, 3}, {0, 5}, 7, true, 99}, {0, {4}, {}, 0, false, 0}};
-  return step;
+DeviceJob some_job() {
+  DeviceJob job;
+  job.dropped = {RequestId{4}};
+  job.moves = {{RequestId{8}, true, 31, {1, 2}}};
+  job.unmerge = true;
+  job.merge = AdapterId{5};
+  job.mode = StepMode{Exec::kUnmerged, LoraKernel::kSgmv, 0.5, HostCopy::kSynced};
+  job.may_replay = false;
+  job.measure_parts = true;
+  job.sampling = {0.7, 0.9, 42};
+  job.sequences = {{3, {1, 2, 3}, {0, 5}, AdapterId{7}, LoraSite::kHost, true, 99},
+                   {0, {4}, {}, kBaseModel, LoraSite::kDevice, false, 0}};
+  return job;
 }
+
+StepReply some_reply() { return {{1, 2, {3, 4, 5, 12}, {6, -1}, {0.5f}}, {6, 7}}; }
+
+LoadRequest some_load() { return {{AdapterId{3}, 64, true}, true, 0xabc, "french"}; }
 
 TEST(RankMessages, ComeBackAsTheyWent) {
   Hello hello;
   ASSERT_TRUE(decode_hello(
-      {static_cast<std::uint8_t>(Message::kHello), encode(some_hello()).data()}, &hello));
+      {static_cast<std::uint8_t>(Message::kHello), encode_hello(some_hello()).data()}, &hello));
   EXPECT_EQ(encode(hello).data(), encode(some_hello()).data());
   EXPECT_EQ(hello.host, "node7");
   EXPECT_EQ(hello.process, 0x1234567890abcdefu);
 
-  const OpenRank open = decode_open(encode(some_open()).data());
+  const auto open = decode<OpenRank>(encode(some_open()).data());
   EXPECT_EQ(encode(open).data(), encode(some_open()).data());
   EXPECT_EQ(open.plan.targets, some_open().plan.targets);
   EXPECT_EQ(open.shard.rank, 2);
 
-  const StepRequest step = decode_step(encode(some_step()).data());
-  EXPECT_EQ(encode(step).data(), encode(some_step()).data());
-  EXPECT_EQ(step.slices[0].tokens, (std::vector<std::int32_t>{1, 2, 3}));
-  EXPECT_EQ(step.mode.device_share, 0.5);
-  EXPECT_FALSE(step.mode.may_replay);
+  const auto job = decode<DeviceJob>(encode(some_job()).data());
+  EXPECT_EQ(encode(job).data(), encode(some_job()).data());
+  EXPECT_EQ(job.sequences[0].tokens, (std::vector<std::int32_t>{1, 2, 3}));
+  EXPECT_EQ(job.sequences[0].lora, LoraSite::kHost);
+  EXPECT_EQ(job.moves[0].blocks, (std::vector<BlockIndex>{1, 2}));
+  EXPECT_EQ(job.mode.device_share, 0.5);
+  EXPECT_FALSE(job.may_replay);
 
-  const StepReply reply = {{1, 2, 3, 4}, {5, -1}, {6, 7}};
-  const StepReply replied = decode_step_reply(encode(reply).data());
-  EXPECT_EQ(encode(replied).data(), encode(reply).data());
-  EXPECT_EQ(replied.sampled, reply.sampled);
+  const auto reply = decode<StepReply>(encode(some_reply()).data());
+  EXPECT_EQ(encode(reply).data(), encode(some_reply()).data());
+  EXPECT_EQ(reply.result.sampled, some_reply().result.sampled);
+  EXPECT_EQ(reply.result.parts.total, 12);
 
-  const PackRequest pack = {3, 64, false, true, 0xabc, "french"};
-  EXPECT_EQ(encode(decode_pack(encode(pack).data())).data(), encode(pack).data());
-  const CopyRequest copy = {8, 31, {1, 2}};
-  EXPECT_EQ(encode(decode_copy(encode(copy).data())).data(), encode(copy).data());
+  const auto load = decode<LoadRequest>(encode(some_load()).data());
+  EXPECT_EQ(encode(load).data(), encode(some_load()).data());
+  EXPECT_TRUE(load.load.folded);
 }
 
 struct Decoder {
@@ -107,14 +116,11 @@ std::vector<Decoder> decoders() {
   };
   const auto lora = random_adapter(small_model(), "a", 4, {"q", "down"}, 1);
   return {
-      {"hello", encode(some_hello()).data(), hello},
-      {"open", encode(some_open()).data(), [](Bytes b) { decode_open(b); }},
-      {"step", encode(some_step()).data(), [](Bytes b) { decode_step(b); }},
-      {"reply", encode(StepReply{{1, 2, 3, 4}, {5}, {6, 7}}).data(),
-       [](Bytes b) { decode_step_reply(b); }},
-      {"pack", encode(PackRequest{3, 64, false, true, 5, "x"}).data(),
-       [](Bytes b) { decode_pack(b); }},
-      {"copy", encode(CopyRequest{8, 31, {1, 2}}).data(), [](Bytes b) { decode_copy(b); }},
+      {"hello", encode_hello(some_hello()).data(), hello},
+      {"open", encode(some_open()).data(), [](Bytes b) { decode<OpenRank>(b); }},
+      {"job", encode(some_job()).data(), [](Bytes b) { decode<DeviceJob>(b); }},
+      {"reply", encode(some_reply()).data(), [](Bytes b) { decode<StepReply>(b); }},
+      {"load", encode(some_load()).data(), [](Bytes b) { decode<LoadRequest>(b); }},
       {"shape", shape_of(*lora), [](Bytes b) { decode_shape(b, small_model()); }},
   };
 }
@@ -156,7 +162,9 @@ TEST(RankMessages, DamagedOnesDoNoHarm) {
 TEST(RankMessages, ATextCannotSteerATerminal) {
   WireWriter out;
   out.text("a\x1b[2Jb\nc");
-  EXPECT_EQ(WireReader(out.data()).text(), "a?[2Jb?c");
+  std::string read;
+  WireReader(out.data()).text(read);
+  EXPECT_EQ(read, "a?[2Jb?c");
 }
 
 TEST(RankMessages, FramesAreTakenWhenTheyAreWhole) {
@@ -181,7 +189,6 @@ TEST(RankMessages, FramesAreTakenWhenTheyAreWhole) {
 // The frame that precedes an adapter's values, as send_content() writes it.
 std::vector<std::byte> shape_of(const LoraWeights& weights) {
   WireWriter out;
-  out.i32(weights.layers());
   WireWriter matrices;
   std::uint32_t count = 0;
   for (int layer = 0; layer < weights.layers(); ++layer) {
@@ -189,18 +196,13 @@ std::vector<std::byte> shape_of(const LoraWeights& weights) {
       const LoraMatrices* const pair = weights.find(layer, static_cast<LinearLayer>(i));
       if (pair == nullptr) continue;
       ++count;
-      matrices.i32(layer);
-      matrices.u8(static_cast<std::uint8_t>(i));
-      matrices.i32(pair->rank);
-      matrices.f64(static_cast<double>(pair->scale));
+      matrices.numbers(layer, static_cast<std::uint8_t>(i), pair->rank, pair->scale);
       for (const Tensor* tensor : {&pair->a, &pair->b}) {
-        matrices.u8(static_cast<std::uint8_t>(tensor->type));
-        matrices.i32(tensor->rows);
-        matrices.i32(tensor->columns);
+        matrices.numbers(static_cast<std::uint8_t>(tensor->type), tensor->rows, tensor->columns);
       }
     }
   }
-  out.u32(count);
+  out.numbers(weights.layers(), count);
   out.bytes(matrices.data());
   return out.data();
 }

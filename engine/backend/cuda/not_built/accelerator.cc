@@ -19,19 +19,14 @@ class NotBuilt final : public Accelerator {
   void share_host(int /*replica*/, const HostShares& /*shares*/,
                   DevicePlan* /*plan*/) const override {}
   std::shared_ptr<DevicePartition> partition(int /*device*/) const override { refuse(); }
-  std::unique_ptr<Executor> make(const ModelConfig& /*model*/, const ModelWeights& /*weights*/,
-                                 const DevicePlan& /*plan*/) const override {
+  std::unique_ptr<Device> make(const ModelConfig& /*model*/, const ModelWeights& /*weights*/,
+                               const DevicePlan& /*plan*/) const override {
     refuse();
   }
   std::string name_group() const override { refuse(); }
-  std::unique_ptr<Executor> make_rank(const ModelConfig& /*model*/, const ModelWeights& /*weights*/,
-                                      const DevicePlan& /*plan*/, const Shard& /*shard*/,
-                                      const std::string& /*group*/) const override {
-    refuse();
-  }
-  std::unique_ptr<Executor> make_replica(const ModelConfig& /*model*/,
-                                         const std::vector<MakeRank>& /*ranks*/,
-                                         const RankFailed& /*failed*/) const override {
+  std::unique_ptr<Device> make_rank(const ModelConfig& /*model*/, const ModelWeights& /*weights*/,
+                                    const DevicePlan& /*plan*/, const Shard& /*shard*/,
+                                    const std::string& /*group*/) const override {
     refuse();
   }
 

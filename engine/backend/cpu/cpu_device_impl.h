@@ -1,6 +1,6 @@
-// Inside of CpuExecutor: its memory, and the forward pass as phases between barriers.
-#ifndef SERVELAB_BACKEND_CPU_EXECUTOR_IMPL_H_
-#define SERVELAB_BACKEND_CPU_EXECUTOR_IMPL_H_
+// Inside of CpuDevice: its memory, and the forward pass as phases between barriers.
+#ifndef SERVELAB_BACKEND_CPU_CPU_DEVICE_IMPL_H_
+#define SERVELAB_BACKEND_CPU_CPU_DEVICE_IMPL_H_
 
 #include <array>
 #include <atomic>
@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/backend/cpu/executor.h"
+#include "engine/backend/cpu/cpu_device.h"
 #include "engine/backend/device/adapter_storage.h"
 #include "engine/backend/device/buffer.h"
 #include "engine/backend/device/rope_table.h"
@@ -43,11 +43,6 @@ struct LayerWeights {
   kernels::KvCache cache;
 };
 
-// An executor gets the adapters that it packed.
-inline const CpuAdapter* packed(const DeviceAdapter* adapter) {
-  return static_cast<const CpuAdapter*>(adapter);
-}
-
 // A run of rows of the batch that belong to one adapter.
 struct Segment {
   int row = 0;
@@ -55,29 +50,26 @@ struct Segment {
   const CpuAdapter* adapter = nullptr;
 };
 
-class CpuExecutor::Impl {
+class CpuDevice::Impl {
  public:
-  Impl(const ModelConfig& model, const ModelWeights& weights, const CpuExecutorOptions& options);
+  Impl(const ModelConfig& model, const ModelWeights& weights, const CpuDeviceOptions& options);
 
-  StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
-                const SamplingOptions& sampling, std::vector<std::int32_t>* sampled);
+  void run(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
+           const FoldedLayers* folded, DeviceResult* result);
   void merge(const CpuAdapter& adapter);
   void unmerge();
-  std::unique_ptr<FoldedLayers> fold_whole(const CpuAdapter& adapter) const;
+  std::unique_ptr<CpuAdapter> pack(const LoraWeights& weights, int width) const;
+  std::unique_ptr<FoldedLayers> fold_all(const CpuAdapter& adapter) const;
   void reserve(std::span<const LinearLayer> targets);
   FusedRows rows_of(LinearLayer target) const;
-  void copy_context(std::span<const BlockIndex> blocks, int tokens, std::byte* host,
-                    bool to_host) const;
+  void copy_context(const KvMove& move, std::byte* host) const;
+  Bytes kv_bytes_per_token() const;
 
   const ModelConfig model_;
-  const CpuExecutorOptions options_;
+  const CpuDeviceOptions options_;
   const std::shared_ptr<AdapterStorage> adapter_storage_ = std::make_shared<AdapterStorage>();
   const kernels::Ops& ops_;
   ThreadTeam team_;
-  std::span<const float> logits() const {
-    return {logits_.as<float>(),
-            static_cast<std::size_t>(sampled_rows_) * static_cast<std::size_t>(model_.vocab)};
-  }
 
  private:
   struct Row {  // of the slices, in the order in which they lie in the batch
@@ -99,16 +91,16 @@ class CpuExecutor::Impl {
   void allocate();
   void check_memory() const;
 
-  void lay_out(std::span<const SequenceSlice> slices, LoraKernel kernel, bool unmerged);
+  void lay_out(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters, bool unmerged);
   void prepare_lora();
-  void forward(int member, std::span<const SequenceSlice> slices);
-  void embed(int member, std::span<const SequenceSlice> slices);
-  void attention_phase(int member, int layer, std::span<const SequenceSlice> slices);
-  void rotate_and_write(int layer, const Share& share, std::span<const SequenceSlice> slices);
+  void forward(int member, std::span<const Sequence> slices);
+  void embed(int member, std::span<const Sequence> slices);
+  void attention_phase(int member, int layer, std::span<const Sequence> slices);
+  void rotate_and_write(int layer, const Share& share, std::span<const Sequence> slices);
   void norm_rows(int member, const std::vector<float>& weight);
   void swiglu_phase(int member, int layer);
   void head(int member);
-  void choose(int member, std::span<const SequenceSlice> slices);
+  void choose(int member, std::span<const Sequence> slices);
 
   // Both halves of LoRA for layers that share one input; `y` is where the first of them begins.
   void shrink(int member, int layer, std::span<const LinearLayer> targets);
@@ -150,8 +142,8 @@ class CpuExecutor::Impl {
   std::vector<Segment> decodes_;   // segments under the plan's kernel
   std::vector<Segment> prefills_;  // segments of several rows, always SGMV
   kernels::LoraKind kind_ = kernels::LoraKind::kSgmv;
-  int lora_width_ = 0;                   // largest rank of the batch; 0: nothing to do
-  const FoldedLayers* whole_ = nullptr;  // the model of this step, when it is one of its own
+  int lora_width_ = 0;                    // largest rank of the batch; 0: nothing to do
+  const FoldedLayers* folded_ = nullptr;  // of this step, where it runs on such a copy
   const SamplingOptions* sampling_ = nullptr;
   std::vector<std::int32_t>* sampled_ = nullptr;
   std::vector<int> sampling_slices_;                       // indices into slices, in slice order
@@ -164,4 +156,4 @@ class CpuExecutor::Impl {
 
 }  // namespace servelab
 
-#endif  // SERVELAB_BACKEND_CPU_EXECUTOR_IMPL_H_
+#endif  // SERVELAB_BACKEND_CPU_CPU_DEVICE_IMPL_H_

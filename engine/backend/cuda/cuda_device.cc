@@ -1,5 +1,5 @@
 // Setting up, adapters, merges and swaps; the steps are in forward.cc.
-#include "engine/backend/cuda/cuda_executor.h"
+#include "engine/backend/cuda/cuda_device.h"
 
 #include <algorithm>
 #include <bit>
@@ -42,15 +42,15 @@ int set_device(int device) {
 
 }  // namespace
 
-CudaExecutor::CudaExecutor(const ModelConfig& model, const ModelWeights& weights,
-                           const DevicePlan& plan, const RankSeat& seat)
-    : whole_model_(model),
+CudaDevice::CudaDevice(const ModelConfig& model, const ModelWeights& weights,
+                       const DevicePlan& plan, const RankSeat& seat)
+    : LocalDevice(model, plan.limits),
       seat_(seat),
-      model_(shard_model(model, seat.shard)),
+      part_(shard_model(model, seat.shard)),
       plan_(plan),
-      shapes_(model_),
+      shapes_(part_),
       stream_(set_device(plan.device), shares_of(plan)),
-      kv_(model_, plan),
+      kv_(part_, plan),
       merged_(static_cast<std::size_t>(model.layers)),
       use_merged_(static_cast<std::size_t>(model.layers)) {
   check_shapes();
@@ -62,34 +62,35 @@ CudaExecutor::CudaExecutor(const ModelConfig& model, const ModelWeights& weights
   memory.check(free);
   arena_ = std::make_unique<Arena>(memory.total());
   allocate();
-  weights_ = std::make_unique<DeviceWeights>(
-      model_, *shard_weights(whole_model_, weights, seat_.shard),
-      vocab_range(whole_model_, seat_.shard), plan_.type, arena_.get(), &pinned_, stream_.get());
+  weights_ = std::make_unique<DeviceWeights>(part_, *shard_weights(model, weights, seat_.shard),
+                                             vocab_range(model, seat_.shard), plan_.type,
+                                             arena_.get(), &pinned_, stream_.get());
   dense_ = kernels::cuda::make_dense(dense_workspace_, kDenseWorkspace);
   if (dense_ == nullptr) throw SpecError("the CUDA engine: cuBLASLt could not be started");
 }
 
-CudaExecutor::~CudaExecutor() {
+CudaDevice::~CudaDevice() {
   cudaSetDevice(plan_.device);
   cudaStreamSynchronize(stream_.get());
+  give_back_all();
 }
 
-void CudaExecutor::check_shapes() const {
+void CudaDevice::check_shapes() const {
   SL_CHECK(plan_.type == DType::kBf16 || plan_.type == DType::kF16,
            "the CUDA engine computes in bf16 or f16");
   const auto refuse = [this](const std::string& needs) {
-    throw SpecError("the CUDA engine needs " + needs + ", and " + model_.name + " has another");
+    throw SpecError("the CUDA engine needs " + needs + ", and " + part_.name + " has another");
   };
-  if (model_.head_dim % kVector != 0 || model_.head_dim > kWidestHead) {
+  if (part_.head_dim % kVector != 0 || part_.head_dim > kWidestHead) {
     refuse("a head_dim that is a multiple of 8, at most 256");
   }
-  if (model_.heads % model_.kv_heads != 0) refuse("heads that are a multiple of kv_heads");
-  if (model_.hidden % kVector != 0) refuse("a 'hidden' that is a multiple of 8");
-  if (model_.ffn % kVector != 0) refuse("an 'ffn' that is a multiple of 8");
+  if (part_.heads % part_.kv_heads != 0) refuse("heads that are a multiple of kv_heads");
+  if (part_.hidden % kVector != 0) refuse("a 'hidden' that is a multiple of 8");
+  if (part_.ffn % kVector != 0) refuse("an 'ffn' that is a multiple of 8");
   if (plan_.adapters == 0) return;
   for (const LinearLayer target : plan_.targets) {
     const char* const layer = kLinearLayerNames[static_cast<std::size_t>(target)];
-    const LinearShape shape = linear_shape(model_, layer);
+    const LinearShape shape = linear_shape(part_, layer);
     if (shape.in % kVector == 0 && shape.out % kVector == 0) continue;
     refuse("layers with adapters to be multiples of 8 wide (" + std::string(layer) + ")");
   }
@@ -97,20 +98,20 @@ void CudaExecutor::check_shapes() const {
 
 // --- memory ---
 
-std::size_t CudaExecutor::layers_bytes() const {
+std::size_t CudaDevice::layers_bytes() const {
   std::size_t bytes = 0;
   for (const Fused which : kAllFused) {
     bytes += Arena::rounded(matrix_bytes(shapes_.fused(which), plan_.type));
   }
-  return bytes * static_cast<std::size_t>(model_.layers);
+  return bytes * static_cast<std::size_t>(part_.layers);
 }
 
-void CudaExecutor::make_plan(MemoryPlan* plan) {
-  DeviceWeights::plan(model_, vocab_range(whole_model_, seat_.shard), plan_.type, plan);
-  AdapterStore::plan(model_, plan_, plan);
+void CudaDevice::make_plan(MemoryPlan* plan) {
+  DeviceWeights::plan(part_, vocab_range(model(), seat_.shard), plan_.type, plan);
+  AdapterStore::plan(part_, plan_, plan);
   kv_.plan(plan);
-  if (plan_.whole_models) {
-    plan->add("whole models", layers_bytes() * static_cast<std::size_t>(plan_.adapters),
+  if (plan_.folded) {
+    plan->add("folded layers", layers_bytes() * static_cast<std::size_t>(plan_.adapters),
               "engine.adapter_slots");
   }
   std::array<bool, kFusedMatrices> touched = {};
@@ -121,7 +122,7 @@ void CudaExecutor::make_plan(MemoryPlan* plan) {
     if (!touched[static_cast<std::size_t>(which)]) continue;
     plan->add("merged layers",
               Arena::rounded(matrix_bytes(shapes_.fused(which), plan_.type)) *
-                  static_cast<std::size_t>(model_.layers),
+                  static_cast<std::size_t>(part_.layers),
               "lora.targets");
   }
   const int rows = StepInput::most_rows(plan_.limits);
@@ -138,15 +139,15 @@ void CudaExecutor::make_plan(MemoryPlan* plan) {
   add(samples, shapes_.hidden, element, kBatchTokens);
   add(samples, 1, sizeof(std::int32_t), kBatchTokens);
   plan->add("logits", Arena::rounded(product(samples, shapes_.vocab, sizeof(float))), kBatch);
-  plan->add("step input", Arena::rounded(StepInput::bytes(model_, plan_.limits)), kBatch);
+  plan->add("step input", Arena::rounded(StepInput::bytes(part_, plan_.limits)), kBatch);
   plan->add("step input", Arena::rounded(sizeof(*host_arrived_)), "");
   plan_workspaces(plan);
 }
 
-void CudaExecutor::plan_workspaces(MemoryPlan* plan) {
+void CudaDevice::plan_workspaces(MemoryPlan* plan) {
   const int rows = StepInput::most_rows(plan_.limits);
   const int sequences = StepInput::most_sequences(plan_.limits);
-  const int positions = StepInput::most_positions(model_, plan_.limits);
+  const int positions = StepInput::most_positions(part_, plan_.limits);
   for (int s = 1; s <= sequences; ++s) {
     for (int length = 1; length < 2 * positions; length *= 2) {
       const int splits = kernels::cuda::decode_splits(
@@ -175,7 +176,7 @@ void CudaExecutor::plan_workspaces(MemoryPlan* plan) {
   }
 }
 
-void CudaExecutor::allocate() {
+void CudaDevice::allocate() {
   const int rows = StepInput::most_rows(plan_.limits);
   const int samples = StepInput::most_sequences(plan_.limits);
   const std::size_t element = kernels::bytes_of(plan_.type);
@@ -194,9 +195,9 @@ void CudaExecutor::allocate() {
   act_.logits = floats(samples, shapes_.vocab);
   act_.tokens = arena_->take_array<std::int32_t>(static_cast<std::size_t>(samples));
   host_tokens_ = pinned_.take(static_cast<std::size_t>(samples) * sizeof(std::int32_t));
-  const std::size_t input = StepInput::bytes(model_, plan_.limits);
+  const std::size_t input = StepInput::bytes(part_, plan_.limits);
   host_input_ = pinned_.take(input);
-  input_ = std::make_unique<StepInput>(model_, plan_.limits, plan_.type, host_input_.get(),
+  input_ = std::make_unique<StepInput>(part_, plan_.limits, plan_.type, host_input_.get(),
                                        arena_->take(input));
   dense_workspace_ = arena_->take(kDenseWorkspace);
   lora_workspace_ = arena_->take(workspace_bytes_.lora);
@@ -205,15 +206,15 @@ void CudaExecutor::allocate() {
   check(cudaMemsetAsync(host_arrived_, 0, sizeof(*host_arrived_), stream_.get()),
         "clearing a counter");
   kv_.allocate(arena_.get(), &pinned_);
-  adapters_ = std::make_shared<AdapterStore>(model_, plan_, arena_.get(), &pinned_);
+  adapters_ = std::make_shared<AdapterStore>(part_, plan_, arena_.get(), &pinned_);
   take_merge_memory();
-  whole_memory_ = std::make_shared<WholeMemory>();
-  for (int i = 0; plan_.whole_models && i < plan_.adapters; ++i) {
-    whole_memory_->free.push_back(arena_->take(layers_bytes()));
+  folded_memory_ = std::make_shared<FoldedMemory>();
+  for (int i = 0; plan_.folded && i < plan_.adapters; ++i) {
+    folded_memory_->free.push_back(arena_->take(layers_bytes()));
   }
 }
 
-void CudaExecutor::take_merge_memory() {
+void CudaDevice::take_merge_memory() {
   if (!plan_.merges) return;
   for (const LinearLayer target : plan_.targets) {
     const Fused which = matrix_of(target);
@@ -226,7 +227,7 @@ void CudaExecutor::take_merge_memory() {
 
 // --- what can be asked ---
 
-const char* CudaExecutor::unsupported(const StepPlan& plan) const {
+const char* CudaDevice::unsupported(const StepPlan& plan) const {
   if (plan.device_share != 1.0 && !stream_.has_shares()) {
     return "this device was not set up for shares of its SMs: set engine.device_share";
   }
@@ -241,48 +242,41 @@ const char* CudaExecutor::unsupported(const StepPlan& plan) const {
   return nullptr;
 }
 
-void CudaExecutor::enter_thread() const {
-  check(cudaSetDevice(plan_.device), "choosing the device");
-}
-
-Bytes CudaExecutor::kv_bytes_per_token() const {
-  return 2LL * model_.layers * model_.kv_heads * model_.head_dim *
-         static_cast<Bytes>(kernels::bytes_of(plan_.type));
-}
+void CudaDevice::enter_thread() { check(cudaSetDevice(plan_.device), "choosing the device"); }
 
 // --- adapters and merging ---
 
-std::unique_ptr<DeviceAdapter> CudaExecutor::pack_adapter(const LoraWeights& weights, int width) {
-  return adapters_->load(weights, width);
+std::unique_ptr<DeviceAdapter> CudaDevice::pack(const Load& load, const LoraWeights& weights) {
+  if (load.folded) return fold_all(weights);
+  return adapters_->load(weights, load.width);
 }
 
-void CudaExecutor::hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) {
+void CudaDevice::prepare(const Load& load, std::shared_ptr<const LoraWeights> weights) {
   enter_thread();
   if (plan_.host_lora) host_lora()->hold(weights);
-  adapters_->hold_on_host(std::move(weights), width);
+  adapters_->hold_on_host(std::move(weights), load.width);
 }
 
 // Made when it is first asked for: its threads and pinned memory are for those who use it.
-HostLora* CudaExecutor::host_lora() {
+HostLora* CudaDevice::host_lora() {
   enter_thread();
   const std::lock_guard lock(host_lora_mutex_);
   if (host_lora_ == nullptr) {
     host_lora_ =
-        std::make_unique<HostLora>(model_, plan_, seat_.shard.rank,
+        std::make_unique<HostLora>(part_, plan_, seat_.shard.rank,
                                    StepInput::most_rows(plan_.limits), host_arrived_, &pinned_);
   }
   return host_lora_.get();
 }
 
-std::unique_ptr<DeviceAdapter> CudaExecutor::host_adapter(
-    std::shared_ptr<const LoraWeights> weights) {
-  return host_lora()->adapter(*weights);
+std::unique_ptr<DeviceAdapter> CudaDevice::pack_on_host(const LoraWeights& weights) {
+  return host_lora()->adapter(weights);
 }
 
 // One matrix of a layer with the adapter folded in; rows of layers that it leaves alone are the
 // base's.
-void CudaExecutor::fold(const CudaAdapter& adapter, int layer, Fused which, void* out,
-                        cudaStream_t stream) {
+void CudaDevice::fold(const CudaAdapter& adapter, int layer, Fused which, void* out,
+                      cudaStream_t stream) {
   const std::size_t element = kernels::bytes_of(plan_.type);
   const int k = shapes_.fused(which).k;
   const auto i = static_cast<std::size_t>(which);
@@ -303,12 +297,11 @@ void CudaExecutor::fold(const CudaAdapter& adapter, int layer, Fused which, void
   }
 }
 
-void CudaExecutor::merge(const DeviceAdapter& device_adapter) {
-  SL_CHECK(is_on(Side::kDevice, &device_adapter), "an adapter that is merged is on the device");
+void CudaDevice::merge(const DeviceAdapter& device_adapter) {
   const auto& adapter = static_cast<const CudaAdapter&>(device_adapter);
   unmerge();
-  adapter.hold(stream_.get(), model_.layers);
-  for (int l = 0; l < model_.layers; ++l) {
+  adapter.hold(stream_.get(), part_.layers);
+  for (int l = 0; l < part_.layers; ++l) {
     for (const Fused which : kAllFused) {
       const auto touched = [&](LinearLayer target) { return adapter.find(l, target) != nullptr; };
       const auto all = members(which);
@@ -324,17 +317,17 @@ void CudaExecutor::merge(const DeviceAdapter& device_adapter) {
   stream_.synchronize();
 }
 
-void CudaExecutor::unmerge() {
+void CudaDevice::unmerge() {
   for (auto& layer : use_merged_) layer.fill(false);
   merged_set_ = 0;
 }
 
-std::shared_ptr<std::byte> CudaExecutor::take_whole_memory() {
-  const std::lock_guard lock(whole_memory_->mutex);
-  SL_CHECK(!whole_memory_->free.empty(), "there is a place for every whole model");
-  std::byte* const data = whole_memory_->free.back();
-  whole_memory_->free.pop_back();
-  return {data, [memory = whole_memory_](std::byte* given) {
+std::shared_ptr<std::byte> CudaDevice::take_folded_memory() {
+  const std::lock_guard lock(folded_memory_->mutex);
+  SL_CHECK(!folded_memory_->free.empty(), "there is a place for every copy of the layers");
+  std::byte* const data = folded_memory_->free.back();
+  folded_memory_->free.pop_back();
+  return {data, [memory = folded_memory_](std::byte* given) {
             const std::lock_guard give(memory->mutex);
             memory->free.push_back(given);
           }};
@@ -342,30 +335,32 @@ std::shared_ptr<std::byte> CudaExecutor::take_whole_memory() {
 
 // Folded on the device from the base weights: the copy of a whole model over the host's link, which
 // a system without shared weights pays, is not part of this load.
-std::unique_ptr<DeviceAdapter> CudaExecutor::pack_whole_model(const LoraWeights& weights) {
-  std::shared_ptr<std::byte> memory = take_whole_memory();
+std::unique_ptr<CudaAdapter> CudaDevice::fold_all(const LoraWeights& weights) {
+  std::shared_ptr<std::byte> memory = take_folded_memory();
   std::unique_ptr<CudaAdapter> adapter = adapters_->load(weights, 0);
-  std::vector<Matrices> whole;
+  std::vector<Matrices> folded;
   std::byte* next = memory.get();
-  for (int l = 0; l < model_.layers; ++l) {
-    Matrices& matrices = whole.emplace_back();
+  for (int l = 0; l < part_.layers; ++l) {
+    Matrices& matrices = folded.emplace_back();
     for (const Fused which : kAllFused) {
       matrices[static_cast<std::size_t>(which)] = next;
       fold(*adapter, l, which, next, adapters_->stream());
       next += Arena::rounded(matrix_bytes(shapes_.fused(which), plan_.type));
     }
   }
-  adapter->become_whole(std::move(whole), std::move(memory), adapters_->stream());
+  adapter->become_folded(std::move(folded), std::move(memory), adapters_->stream());
   return adapter;
 }
 
 // --- swapping ---
 
-void CudaExecutor::copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) {
-  kv_.copy_out(blocks, tokens, host);
+HostMemory CudaDevice::copy_out(const KvMove& move) {
+  HostMemory host = pinned_.take(kv_.context_bytes(move.tokens));
+  kv_.copy_out(move.blocks, move.tokens, host.get());
+  return host;
 }
-void CudaExecutor::copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) {
-  kv_.copy_in(blocks, tokens, host);
+void CudaDevice::copy_in(const KvMove& move, const std::byte* host) {
+  kv_.copy_in(move.blocks, move.tokens, host);
 }
 
 }  // namespace servelab::cuda

@@ -1,7 +1,7 @@
 // Packing one adapter for the LoRA kernels.
 #include <algorithm>
 
-#include "engine/backend/cpu/executor_impl.h"
+#include "engine/backend/cpu/cpu_device_impl.h"
 #include "engine/core/check.h"
 
 namespace servelab {
@@ -39,16 +39,14 @@ CpuAdapter::~CpuAdapter() {
   if (data_ != nullptr) storage_->give(data_, size_);
 }
 
-Bytes CpuAdapter::bytes() const { return static_cast<Bytes>(size_); }
-
-std::unique_ptr<CpuAdapter> CpuExecutor::pack(const LoraWeights& weights, int width) const {
-  const kernels::DType type = impl_->options_.type;
-  SL_CHECK(weights.layers() == model().layers, "an adapter has its model's layers");
+std::unique_ptr<CpuAdapter> CpuDevice::Impl::pack(const LoraWeights& weights, int width) const {
+  const kernels::DType type = options_.type;
+  SL_CHECK(weights.layers() == model_.layers, "an adapter has its model's layers");
   auto adapter = std::make_unique<CpuAdapter>();
   adapter->rank_ = weights.rank();
-  adapter->pairs_.resize(static_cast<std::size_t>(model().layers * kLinearLayers));
+  adapter->pairs_.resize(static_cast<std::size_t>(model_.layers * kLinearLayers));
   const auto for_each = [&](auto&& visit) {
-    for (int layer = 0; layer < model().layers; ++layer) {
+    for (int layer = 0; layer < model_.layers; ++layer) {
       for (int t = 0; t < kLinearLayers; ++t) {
         const LoraMatrices* m = weights.find(layer, static_cast<LinearLayer>(t));
         if (m == nullptr) continue;
@@ -61,7 +59,7 @@ std::unique_ptr<CpuAdapter> CpuExecutor::pack(const LoraWeights& weights, int wi
     adapter->size_ += lines(kernels::packed_bytes(type, w, m.a.columns)) +
                       lines(kernels::packed_bytes(type, m.b.rows, w));
   });
-  adapter->storage_ = impl_->adapter_storage_;
+  adapter->storage_ = adapter_storage_;
   adapter->data_ = adapter->storage_->take(adapter->size_);
   std::byte* next = adapter->data_;
   for_each([&](const LoraMatrices& m, int w, kernels::LoraPair* pair) {
@@ -77,22 +75,18 @@ std::unique_ptr<CpuAdapter> CpuExecutor::pack(const LoraWeights& weights, int wi
   return adapter;
 }
 
-std::unique_ptr<DeviceAdapter> CpuExecutor::pack_adapter(const LoraWeights& weights, int width) {
-  return pack(weights, width);
-}
-
-std::unique_ptr<DeviceAdapter> CpuExecutor::host_adapter(
-    std::shared_ptr<const LoraWeights> weights) {
-  return pack(*weights, 0);
-}
-
-std::unique_ptr<DeviceAdapter> CpuExecutor::pack_whole_model(const LoraWeights& weights) {
-  auto adapter = pack(weights, 0);
-  adapter->whole_ = impl_->fold_whole(*adapter);
+std::unique_ptr<DeviceAdapter> CpuDevice::pack(const Load& load, const LoraWeights& weights) {
+  std::unique_ptr<CpuAdapter> adapter = impl_->pack(weights, load.folded ? 0 : load.width);
+  if (!load.folded) return adapter;
+  adapter->folded_ = impl_->fold_all(*adapter);
   adapter->pairs_.clear();
   adapter->storage_->give(adapter->data_, adapter->size_);
   adapter->data_ = nullptr;
   return adapter;
+}
+
+std::unique_ptr<DeviceAdapter> CpuDevice::pack_on_host(const LoraWeights& weights) {
+  return impl_->pack(weights, 0);
 }
 
 }  // namespace servelab

@@ -1,6 +1,6 @@
-#include "engine/backend/cuda/rank_team.h"
+#include "engine/backend/device/rank_team.h"
 
-namespace servelab::cuda {
+namespace servelab {
 
 RankTeam::RankTeam(int ranks) : failures_(static_cast<std::size_t>(ranks)) {
   for (int rank = 0; rank < ranks; ++rank) {
@@ -52,4 +52,4 @@ void RankTeam::serve(int rank) {
   }
 }
 
-}  // namespace servelab::cuda
+}  // namespace servelab

@@ -1,8 +1,8 @@
 // The CUDA engine's device: one arena of memory planned at the start, and the forward pass over a
 // mixed batch as a row of kernels on one stream. Steps of decodes run as recorded graphs. Adapters
 // and swapped contexts come and go on streams of their own; a step waits for them layer by layer.
-#ifndef SERVELAB_BACKEND_CUDA_CUDA_EXECUTOR_H_
-#define SERVELAB_BACKEND_CUDA_CUDA_EXECUTOR_H_
+#ifndef SERVELAB_BACKEND_CUDA_CUDA_DEVICE_H_
+#define SERVELAB_BACKEND_CUDA_CUDA_DEVICE_H_
 
 #include <map>
 #include <memory>
@@ -24,48 +24,37 @@
 
 namespace servelab::cuda {
 
-// Which part of the model an executor computes, and with whom; null for one rank.
+// Which part of the model a device computes, and with whom; null for one rank.
 struct RankSeat {
   Shard shard;
   std::shared_ptr<Collective> collective;
 };
 
-class CudaExecutor final : public Executor {
+class CudaDevice final : public LocalDevice {
  public:
   // Throws SpecError when the model's shapes are not those of the kernels, or memory is short. Of
   // several ranks each gets its own part of adapters (shard_adapter) and makes the same calls.
-  CudaExecutor(const ModelConfig& model, const ModelWeights& weights, const DevicePlan& plan,
-               const RankSeat& seat = {});
-  ~CudaExecutor() override;
+  CudaDevice(const ModelConfig& model, const ModelWeights& weights, const DevicePlan& plan,
+             const RankSeat& seat = {});
+  ~CudaDevice() override;
 
-  const ModelConfig& model() const override { return whole_model_; }
-  const ExecutorLimits& limits() const override { return plan_.limits; }
   const char* unsupported(const StepPlan& plan) const override;
-  void enter_thread() const override;
 
-  std::unique_ptr<DeviceAdapter> pack_adapter(const LoraWeights& weights, int width) override;
-  std::unique_ptr<DeviceAdapter> pack_whole_model(const LoraWeights& weights) override;
-  void hold_on_host(std::shared_ptr<const LoraWeights> weights, int width) override;
-  std::unique_ptr<DeviceAdapter> host_adapter(std::shared_ptr<const LoraWeights> weights) override;
-
-  StepParts run(std::span<const SequenceSlice> slices, const RunMode& mode,
-                const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) override;
-  std::span<const float> logits() override;
-
-  void merge(const DeviceAdapter& adapter) override;
-  void unmerge() override;
-
-  Bytes kv_bytes_per_token() const override;
-  std::size_t context_bytes(int tokens) const override { return kv_.context_bytes(tokens); }
-  HostMemory host_memory(std::size_t bytes) override { return pinned_.take(bytes); }
-  void copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) override;
-  void copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) override;
-  void finish_copies() override { kv_.finish(); }
-
-  // What the last run() was: tests ask whether a graph ran.
+  // What the last job was: tests ask whether a graph ran.
   bool ran_graph() const { return ran_graph_; }
 
  private:
+  void enter_thread() override;
+  void merge(const DeviceAdapter& adapter) override;
+  void unmerge() override;
+  HostMemory copy_out(const KvMove& move) override;
+  void copy_in(const KvMove& move, const std::byte* host) override;
+  void forward(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
+               const DeviceAdapter* folded, DeviceResult* result) override;
+  std::unique_ptr<DeviceAdapter> pack(const Load& load, const LoraWeights& weights) override;
+  std::unique_ptr<DeviceAdapter> pack_on_host(const LoraWeights& weights) override;
+  void prepare(const Load& load, std::shared_ptr<const LoraWeights> weights) override;
+
   // Memory between kernels.
   struct Activations {
     float* x = nullptr;          // [rows, hidden]: the residual stream
@@ -80,8 +69,8 @@ class CudaExecutor final : public Executor {
   struct Workspaces {
     std::size_t lora = 0, attention = 0;
   };
-  // Places for whole models; handles to it outlive the executor's interest.
-  struct WholeMemory {
+  // Places for copies of all layers.
+  struct FoldedMemory {
     std::mutex mutex;
     std::vector<std::byte*> free;
   };
@@ -93,10 +82,11 @@ class CudaExecutor final : public Executor {
   void allocate();
   void fold(const CudaAdapter& adapter, int layer, Fused which, void* out, cudaStream_t stream);
   void take_merge_memory();
-  std::shared_ptr<std::byte> take_whole_memory();
+  std::shared_ptr<std::byte> take_folded_memory();
+  std::unique_ptr<CudaAdapter> fold_all(const LoraWeights& weights);
   HostLora* host_lora();
 
-  void forward(const StepShape& shape, const SamplingOptions& sampling, StepTimer* timer);
+  void pass(const StepShape& shape, const SamplingOptions& sampling, StepTimer* timer);
   void wait_for_layer(int layer);
   void wait_for_all();
   void attention_block(int layer, const StepShape& shape, StepTimer* timer);
@@ -117,9 +107,8 @@ class CudaExecutor final : public Executor {
   StepGraphs::Key graph_key(const StepShape& shape, const SamplingOptions& sampling) const;
   void measure_again(const StepShape& shape, const SamplingOptions& sampling, StepParts* parts);
 
-  const ModelConfig whole_model_;
   const RankSeat seat_;
-  const ModelConfig model_;  // this rank's part
+  const ModelConfig part_;  // this rank's part of the model
   const DevicePlan plan_;
   const Shapes shapes_;
 
@@ -131,7 +120,7 @@ class CudaExecutor final : public Executor {
   std::shared_ptr<AdapterStore> adapters_;
   KvStore kv_;
   std::mutex host_lora_mutex_;           // while it is made
-  std::unique_ptr<HostLora> host_lora_;  // by the first host_adapter()
+  std::unique_ptr<HostLora> host_lora_;  // by the first adapter for it
   Activations act_;
   void* dense_workspace_ = nullptr;
   void* lora_workspace_ = nullptr;
@@ -144,21 +133,19 @@ class CudaExecutor final : public Executor {
   std::map<std::vector<std::array<bool, kFusedMatrices>>, std::uint64_t> merged_sets_;
   std::uint64_t merged_set_ = 0;  // names the set in use_merged_; 0: none
 
-  std::shared_ptr<WholeMemory> whole_memory_;
-  const std::vector<Matrices>* whole_ = nullptr;  // the model of this step, when it is one alone
+  std::shared_ptr<FoldedMemory> folded_memory_;
+  const std::vector<Matrices>* folded_ = nullptr;  // of this step, where it runs on such a copy
 
   HostMemory host_input_;
   std::unique_ptr<StepInput> input_;
   HostMemory host_tokens_;
   StepGraphs graphs_;
   StepTimer timer_;
-  bool measure_ = false;    // of the latest run: RunMode::measure_parts
-  bool may_replay_ = true;  // of the latest run: RunMode::may_replay
+  bool measure_ = false;    // of the latest job: DeviceJob::measure_parts
+  bool may_replay_ = true;  // of the latest job: DeviceJob::may_replay
   bool ran_graph_ = false;
-  int sampled_ = 0;  // of the latest run, without padding
-  std::vector<float> logits_;
 };
 
 }  // namespace servelab::cuda
 
-#endif  // SERVELAB_BACKEND_CUDA_CUDA_EXECUTOR_H_
+#endif  // SERVELAB_BACKEND_CUDA_CUDA_DEVICE_H_

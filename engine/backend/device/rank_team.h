@@ -1,6 +1,6 @@
 // A thread per rank. Collectives make ranks wait for each other, so each needs a thread of its own.
-#ifndef SERVELAB_BACKEND_CUDA_RANK_TEAM_H_
-#define SERVELAB_BACKEND_CUDA_RANK_TEAM_H_
+#ifndef SERVELAB_BACKEND_DEVICE_RANK_TEAM_H_
+#define SERVELAB_BACKEND_DEVICE_RANK_TEAM_H_
 
 #include <condition_variable>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace servelab::cuda {
+namespace servelab {
 
 class RankTeam {
  public:
@@ -37,6 +37,6 @@ class RankTeam {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace servelab::cuda
+}  // namespace servelab
 
-#endif  // SERVELAB_BACKEND_CUDA_RANK_TEAM_H_
+#endif  // SERVELAB_BACKEND_DEVICE_RANK_TEAM_H_

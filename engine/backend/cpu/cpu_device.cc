@@ -1,10 +1,10 @@
-#include "engine/backend/cpu/executor.h"
+#include "engine/backend/cpu/cpu_device.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "engine/backend/cpu/executor_impl.h"
+#include "engine/backend/cpu/cpu_device_impl.h"
 #include "engine/core/check.h"
 
 namespace servelab {
@@ -55,8 +55,8 @@ void check_shape(const ModelConfig& model) {
 
 // --- setting up ---
 
-CpuExecutor::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
-                        const CpuExecutorOptions& options)
+CpuDevice::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
+                      const CpuDeviceOptions& options)
     : model_(model),
       options_(options),
       ops_(kernels::ops(options.isa)),
@@ -74,7 +74,7 @@ CpuExecutor::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
   reserve(options_.merge_targets);
 }
 
-void CpuExecutor::Impl::check_memory() const {
+void CpuDevice::Impl::check_memory() const {
   std::size_t packed = kernels::packed_bytes(options_.type, model_.vocab, model_.hidden);
   for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
     packed += kernels::packed_bytes(options_.type, fused_n(model_, which), fused_k(model_, which)) *
@@ -93,7 +93,7 @@ void CpuExecutor::Impl::check_memory() const {
                   "model");
 }
 
-void CpuExecutor::Impl::allocate() {
+void CpuDevice::Impl::allocate() {
   const auto rows = static_cast<std::size_t>(options_.max_batch_tokens);
   const auto hidden = static_cast<std::size_t>(model_.hidden);
   for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
@@ -133,7 +133,7 @@ void CpuExecutor::Impl::allocate() {
 }
 
 // Stacks row-major matrices of one type and width, and packs them as one.
-void CpuExecutor::Impl::pack_fused(const std::vector<Tensor>& sources, kernels::Linear* linear) {
+void CpuDevice::Impl::pack_fused(const std::vector<Tensor>& sources, kernels::Linear* linear) {
   const Tensor& first = sources.front();
   const void* data = first.data;
   std::vector<std::byte> stacked;
@@ -152,7 +152,7 @@ void CpuExecutor::Impl::pack_fused(const std::vector<Tensor>& sources, kernels::
   team_.run([&](int member) { linear->pack(member, first.type, data, first.columns); });
 }
 
-void CpuExecutor::Impl::pack_layers(const ModelWeights& weights) {
+void CpuDevice::Impl::pack_layers(const ModelWeights& weights) {
   const auto make = [this](int n, int k) {
     auto linear = kernels::make_linear(options_.gemm, ops_, options_.type, n, k, options_.threads);
     if (linear == nullptr) {
@@ -190,7 +190,7 @@ void CpuExecutor::Impl::pack_layers(const ModelWeights& weights) {
 
 // --- merging ---
 
-FusedRows CpuExecutor::Impl::rows_of(LinearLayer target) const {
+FusedRows CpuDevice::Impl::rows_of(LinearLayer target) const {
   const int q = model_.heads * model_.head_dim;
   const int kv = model_.kv_heads * model_.head_dim;
   switch (target) {
@@ -212,14 +212,14 @@ FusedRows CpuExecutor::Impl::rows_of(LinearLayer target) const {
   return {};
 }
 
-std::unique_ptr<kernels::Linear> CpuExecutor::Impl::like(const kernels::Linear& other) const {
+std::unique_ptr<kernels::Linear> CpuDevice::Impl::like(const kernels::Linear& other) const {
   return kernels::make_linear(options_.gemm, ops_, options_.type, other.n(), other.k(),
                               options_.threads);
 }
 
 // Packs one part of a layer's matrix with the adapter folded in into `out`; `rows` is scratch.
-void CpuExecutor::Impl::fold(const CpuAdapter& adapter, int layer, std::size_t matrix, int part,
-                             std::vector<float>* rows, kernels::Linear* out) const {
+void CpuDevice::Impl::fold(const CpuAdapter& adapter, int layer, std::size_t matrix, int part,
+                           std::vector<float>* rows, kernels::Linear* out) const {
   const kernels::Linear& base = *layers_[static_cast<std::size_t>(layer)].base[matrix];
   const int begin = base.column_begin(part);
   const int end = base.column_end(part);
@@ -241,7 +241,7 @@ void CpuExecutor::Impl::fold(const CpuAdapter& adapter, int layer, std::size_t m
 }
 
 // Also touches the memory, so that a merge does not pay for its first page faults.
-void CpuExecutor::Impl::reserve(Fused which, LayerWeights* layer) {
+void CpuDevice::Impl::reserve(Fused which, LayerWeights* layer) {
   const auto i = static_cast<std::size_t>(which);
   if (layer->merged[i] != nullptr) return;
   layer->merged[i] = like(*layer->base[i]);
@@ -253,13 +253,13 @@ void CpuExecutor::Impl::reserve(Fused which, LayerWeights* layer) {
   });
 }
 
-void CpuExecutor::Impl::reserve(std::span<const LinearLayer> targets) {
+void CpuDevice::Impl::reserve(std::span<const LinearLayer> targets) {
   for (LayerWeights& layer : layers_) {
     for (const LinearLayer target : targets) reserve(rows_of(target).matrix, &layer);
   }
 }
 
-void CpuExecutor::Impl::merge(const CpuAdapter& adapter) {
+void CpuDevice::Impl::merge(const CpuAdapter& adapter) {
   unmerge();
   for (int l = 0; l < model_.layers; ++l) {
     LayerWeights& layer = layers_[static_cast<std::size_t>(l)];
@@ -282,7 +282,7 @@ void CpuExecutor::Impl::merge(const CpuAdapter& adapter) {
   });
 }
 
-std::unique_ptr<FoldedLayers> CpuExecutor::Impl::fold_whole(const CpuAdapter& adapter) const {
+std::unique_ptr<FoldedLayers> CpuDevice::Impl::fold_all(const CpuAdapter& adapter) const {
   auto folded = std::make_unique<FoldedLayers>();
   std::vector<float> rows;
   for (int l = 0; l < model_.layers; ++l) {
@@ -297,7 +297,7 @@ std::unique_ptr<FoldedLayers> CpuExecutor::Impl::fold_whole(const CpuAdapter& ad
   return folded;
 }
 
-void CpuExecutor::Impl::unmerge() {
+void CpuDevice::Impl::unmerge() {
   for (LayerWeights& layer : layers_) {
     layer.use_merged.fill(false);
   }
@@ -305,20 +305,25 @@ void CpuExecutor::Impl::unmerge() {
 
 // --- swapping ---
 
-void CpuExecutor::Impl::copy_context(std::span<const BlockIndex> blocks, int tokens,
-                                     std::byte* host, bool to_host) const {
+Bytes CpuDevice::Impl::kv_bytes_per_token() const {
+  return 2LL * model_.layers * model_.kv_heads * model_.head_dim *
+         static_cast<Bytes>(kernels::bytes_of(options_.type));
+}
+
+// To `host` or from it, as the move says.
+void CpuDevice::Impl::copy_context(const KvMove& move, std::byte* host) const {
   const auto row = static_cast<std::size_t>(model_.head_dim) * kernels::bytes_of(options_.type);
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   const auto block = static_cast<std::size_t>(options_.block_tokens);
   for (const LayerWeights& layer : layers_) {
     for (void* const side : {layer.cache.keys, layer.cache.values}) {
       auto* const base = static_cast<std::byte*>(side);
-      for (std::size_t done = 0; done < static_cast<std::size_t>(tokens); done += block) {
-        const std::size_t count = std::min(block, static_cast<std::size_t>(tokens) - done);
+      for (std::size_t done = 0; done < static_cast<std::size_t>(move.tokens); done += block) {
+        const std::size_t count = std::min(block, static_cast<std::size_t>(move.tokens) - done);
         for (std::size_t head = 0; head < heads; ++head) {
-          const auto index = static_cast<std::size_t>(blocks[done / block]) * heads + head;
+          const auto index = static_cast<std::size_t>(move.blocks[done / block]) * heads + head;
           std::byte* const device = base + index * block * row;
-          if (to_host) {
+          if (move.to_host) {
             std::memcpy(host, device, count * row);
           } else {
             std::memcpy(device, host, count * row);
@@ -332,16 +337,14 @@ void CpuExecutor::Impl::copy_context(std::span<const BlockIndex> blocks, int tok
 
 // --- the public face ---
 
-CpuExecutor::CpuExecutor(const ModelConfig& model, const ModelWeights& weights,
-                         const CpuExecutorOptions& options)
-    : impl_(std::make_unique<Impl>(model, weights, options)) {}
-CpuExecutor::~CpuExecutor() = default;
+CpuDevice::CpuDevice(const ModelConfig& model, const ModelWeights& weights,
+                     const CpuDeviceOptions& options)
+    : LocalDevice(model, options), impl_(std::make_unique<Impl>(model, weights, options)) {}
+CpuDevice::~CpuDevice() { give_back_all(); }
 
-const ModelConfig& CpuExecutor::model() const { return impl_->model_; }
-const ExecutorLimits& CpuExecutor::limits() const { return impl_->options_; }
-void CpuExecutor::enter_thread() const { impl_->team_.pin_caller(); }
+void CpuDevice::enter_thread() { impl_->team_.pin_caller(); }
 
-const char* CpuExecutor::unsupported(const StepPlan& plan) const {
+const char* CpuDevice::unsupported(const StepPlan& plan) const {
   if (plan.device_share != 1.0) return "the CPU engine gives a step the whole device";
   for (const Slice& slice : plan.slices) {
     if (slice.lora == LoraSite::kRemote) return "the CPU engine knows no LoRA server";
@@ -349,37 +352,29 @@ const char* CpuExecutor::unsupported(const StepPlan& plan) const {
   return nullptr;
 }
 
-StepParts CpuExecutor::run(std::span<const SequenceSlice> slices, const RunMode& mode,
-                           const SamplingOptions& sampling, std::vector<std::int32_t>* sampled) {
-  return impl_->run(slices, mode, sampling, sampled);
+void CpuDevice::forward(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
+                        const DeviceAdapter* folded, DeviceResult* result) {
+  if (job.sequences.empty()) return;
+  impl_->run(job, adapters,
+             folded == nullptr ? nullptr : static_cast<const CpuAdapter*>(folded)->folded_.get(),
+             result);
 }
 
-std::span<const float> CpuExecutor::logits() { return impl_->logits(); }
-void CpuExecutor::merge(const DeviceAdapter& adapter) {
+void CpuDevice::merge(const DeviceAdapter& adapter) {
   impl_->merge(static_cast<const CpuAdapter&>(adapter));
 }
-void CpuExecutor::unmerge() { impl_->unmerge(); }
+void CpuDevice::unmerge() { impl_->unmerge(); }
 
-Bytes CpuExecutor::kv_bytes_per_token() const {
-  return 2LL * model().layers * model().kv_heads * model().head_dim *
-         static_cast<Bytes>(kernels::bytes_of(impl_->options_.type));
+HostMemory CpuDevice::copy_out(const KvMove& move) {
+  const auto bytes = static_cast<std::size_t>(move.tokens * impl_->kv_bytes_per_token());
+  HostMemory host(new std::byte[bytes], [](std::byte* data) { delete[] data; });
+  impl_->copy_context(move, host.get());
+  return host;
 }
 
-std::size_t CpuExecutor::context_bytes(int tokens) const {
-  return static_cast<std::size_t>(tokens * kv_bytes_per_token());
-}
-
-HostMemory CpuExecutor::host_memory(std::size_t bytes) {
-  return {new std::byte[bytes], [](std::byte* data) { delete[] data; }};
-}
-
-void CpuExecutor::copy_out(std::span<const BlockIndex> blocks, int tokens, std::byte* host) {
-  impl_->copy_context(blocks, tokens, host, true);
-}
-
-void CpuExecutor::copy_in(std::span<const BlockIndex> blocks, int tokens, const std::byte* host) {
-  // copy_context writes to `host` only with to_host.
-  impl_->copy_context(blocks, tokens, const_cast<std::byte*>(host), false);
+void CpuDevice::copy_in(const KvMove& move, const std::byte* host) {
+  // copy_context writes to `host` only on the way out.
+  impl_->copy_context(move, const_cast<std::byte*>(host));
 }
 
 }  // namespace servelab
