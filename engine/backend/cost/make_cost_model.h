@@ -56,11 +56,6 @@ inline std::unique_ptr<CostModel> make_cost_model(const ModelConfig& model,
 }  // namespace servelab
 
 // On the last line of a cost model's file, outside any namespace.
-#define SERVELAB_COST_MODEL(id, Class)                                 \
-  namespace {                                                          \
-  [[maybe_unused]] const bool servelab_registered_##Class =            \
-      ::servelab::Registry<::servelab::CostModelKind>::instance().add( \
-          id, [] { return std::make_unique<::servelab::Class>(); });   \
-  }
+#define SERVELAB_COST_MODEL(id, Class) SERVELAB_REGISTER(CostModelKind, id, Class)
 
 #endif  // SERVELAB_BACKEND_COST_MAKE_COST_MODEL_H_
