@@ -98,7 +98,7 @@ class DloraPolicy final : public ReplicaPolicy {
     unit_ = 1.0 / max_batch;
     if (credits_.update(view.active_adapters()) && choose_starving(view, max_batch)) return;
     const AdapterId candidate = merged_ ? target_ : most_requested(view, max_batch);
-    oldest_of_adapter(view, candidate, max_batch, &merge_);
+    oldest_of(view, view.requests_of(candidate), max_batch, &merge_);
     observe(view, candidate);
     const double size = static_cast<double>(view.requests_of(candidate).count);
     ratio_ = size / static_cast<double>(fcfs_.size());
@@ -119,7 +119,7 @@ class DloraPolicy final : public ReplicaPolicy {
     batch_.clear();
     for (const AdapterId id : view.active_adapters()) {
       if (!credits_.starving(id)) continue;
-      oldest_of_adapter(view, id, max_batch, &merge_);
+      oldest_of(view, view.requests_of(id), max_batch, &merge_);
       batch_.insert(batch_.end(), merge_.begin(), merge_.end());
     }
     if (batch_.empty()) return false;
@@ -139,7 +139,7 @@ class DloraPolicy final : public ReplicaPolicy {
     for (const AdapterId id : view.active_adapters()) {
       const int count = view.requests_of(id).count;
       if (id == kBaseModel || count < most || (count == most && best < id)) continue;
-      oldest_of_adapter(view, id, max_batch, &merge_);
+      oldest_of(view, view.requests_of(id), max_batch, &merge_);
       if (!eligible(id)) continue;
       best = id;
       most = count;

@@ -92,7 +92,7 @@ class DloraArtifactPolicy final : public ReplicaPolicy {
       batch_ = fcfs_;
       return;
     }
-    oldest_of_adapter(view, target_, max_batch, &batch_);
+    oldest_of(view, view.requests_of(target_), max_batch, &batch_);
     const double unit = 1.0 / (params_.speed_rate() * max_batch);
     pay(view, batch_.size() == fcfs_.size() ? unit : unit / 2);
   }
@@ -121,7 +121,7 @@ class DloraArtifactPolicy final : public ReplicaPolicy {
     });
     const auto most = static_cast<std::size_t>(max_batch);
     for (const AdapterId id : starving_) {
-      oldest_of_adapter(view, id, max_batch, &scratch_);
+      oldest_of(view, view.requests_of(id), max_batch, &scratch_);
       batch_.insert(batch_.end(), scratch_.begin(), scratch_.end());
     }
     for (const RequestId id : fcfs_) {

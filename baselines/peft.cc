@@ -30,7 +30,7 @@ class PeftPolicy final : public ReplicaPolicy {
     out->merged = merge_ ? current_ : kBaseModel;
     out->kernel = LoraKernel::kSgmv;  // one segment: a plain LoRA product
     builder_.begin(view, out);
-    oldest_of_adapter(view, current_, view.limits().max_batch, &batch_);
+    oldest_of(view, view.requests_of(current_), view.limits().max_batch, &batch_);
     if (!open) {
       std::erase_if(batch_, [&](RequestId id) {
         return view.request(id).phase() == Phase::kWaiting && view.request(id).generated() == 0;

@@ -1,7 +1,6 @@
 // vLLM with uniform allocation (dLoRA 7.1): every adapter is served as a whole model of its own.
 // Models are split evenly over the replicas; a replica holds `resident_models` of them and swaps
 // whole models over the host link, least recently used first. One model per batch, FCFS.
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -18,20 +17,13 @@ class UniformPolicy final : public ReplicaPolicy {
   explicit UniformPolicy(bool prefix) : prefix_(prefix), builder_(StepBuilder::Options{}) {}
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
-    oldest_requests(view, prefix_ ? view.limits().max_batch : 1, &batch_);
+    batch_of_oldest(view, &RequestView::model, prefix_, &batch_);
     if (batch_.empty()) return false;
     const ModelId model = view.request(batch_.front()).model();
     if (!hold(view, model, out)) return false;
     out->model = model;
     out->exec = Exec::kMerged;  // with nothing: a plain model has no LoRA to compute
     builder_.begin(view, out);
-    if (prefix_) {
-      batch_.erase(std::find_if(batch_.begin(), batch_.end(),
-                                [&](RequestId id) { return view.request(id).model() != model; }),
-                   batch_.end());
-    } else {
-      oldest_of_model(view, model, view.limits().max_batch, &batch_);
-    }
     return add_batch(view, batch_, &builder_) > 0;
   }
 
@@ -41,23 +33,12 @@ class UniformPolicy final : public ReplicaPolicy {
     const ModelPool& pool = view.models();
     if (pool.residency(model) != Residency::kAbsent) return true;
     if (pool.held() == pool.slots()) {
-      const ModelId victim = least_needed(pool);
+      const ModelId victim = least_needed(pool, true, [](ModelId) { return false; });
       if (victim == ModelPool::kNone) return false;
       out->evict_models.push_back(victim);
     }
     out->load_models.push_back(model);
     return true;
-  }
-
-  // The least recently used, of those that no paused request uses if there are any.
-  static ModelId least_needed(const ModelPool& pool) {
-    ModelId paused = ModelPool::kNone;
-    for (ModelId id = pool.oldest(); id != ModelPool::kNone; id = pool.newer(id)) {
-      if (!pool.evictable(id)) continue;
-      if (pool.users(id) == 0) return id;
-      if (paused == ModelPool::kNone) paused = id;
-    }
-    return paused;
   }
 
   bool prefix_;

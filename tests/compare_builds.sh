@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Whether two builds decide and record the same: runs every spec of experiments/ with both, on the
-# twin also where the spec names an engine, and compares the results point by point
-# (tests/same_results.py, which takes the rest of the arguments).
+# twin also where the spec names an engine (tests/on_twin.py), and compares the results point by
+# point (tests/same_results.py, which takes the rest of the arguments).
 # Usage: tests/compare_builds.sh OLD NEW [--except TECHNIQUE]... (two programs; NEW reads the specs)
 # Variables: SPECS (ids; default: all), JOBS, SERVELAB_DATA, PYTHON.
 set -euo pipefail
@@ -18,9 +18,7 @@ cp -r experiments/base experiments/claims.yaml "$out/experiments/"
 for id in ${SPECS:-$(find experiments -mindepth 2 -name '*.yaml' -not -path '*/base/*' |
                      sed 's|^experiments/||; s|\.yaml$||' | sort)}; do
   mkdir -p "$out/experiments/$(dirname "$id")"
-  "$new" check --effective "$id" |
-    sed -E 's/backend: (cpu|cuda)$/backend: twin/; s/backend: \[[^]]*\]/backend: [twin]/' \
-      >"$out/experiments/$id.yaml"
+  "$new" check --effective "$id" | "$python" tests/on_twin.py >"$out/experiments/$id.yaml"
 done
 find "$out/experiments" -mindepth 2 -name '*.yaml' -not -path '*/base/*' | sort |
   while read -r spec; do

@@ -18,27 +18,13 @@ void oldest_requests(const ReplicaView& view, int limit, std::vector<RequestId>*
   out->resize(kept);
 }
 
-namespace {
-
-void oldest_of_queue(const ReplicaView& view, const AdapterQueue& queue, int limit,
-                     std::vector<RequestId>* out) {
+void oldest_of(const ReplicaView& view, const AdapterQueue& queue, int limit,
+               std::vector<RequestId>* out) {
   out->clear();
   for (RequestId id = queue.head; id != kNoRequest && static_cast<int>(out->size()) < limit;
        id = view.next_of(id)) {
     out->push_back(id);
   }
-}
-
-}  // namespace
-
-void oldest_of_adapter(const ReplicaView& view, AdapterId adapter, int limit,
-                       std::vector<RequestId>* out) {
-  oldest_of_queue(view, view.requests_of(adapter), limit, out);
-}
-
-void oldest_of_model(const ReplicaView& view, ModelId model, int limit,
-                     std::vector<RequestId>* out) {
-  oldest_of_queue(view, view.requests_of(model), limit, out);
 }
 
 int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, StepBuilder* builder) {

@@ -2,6 +2,7 @@
 #ifndef SERVELAB_BASELINES_SHARED_BATCHES_H_
 #define SERVELAB_BASELINES_SHARED_BATCHES_H_
 
+#include <algorithm>
 #include <vector>
 
 #include "baselines/shared/step_builder.h"
@@ -13,13 +14,25 @@ namespace servelab {
 // B_fcfs (dLoRA 4.2). `out` is reused.
 void oldest_requests(const ReplicaView& view, int limit, std::vector<RequestId>* out);
 
-// The `limit` oldest unfinished requests of one adapter.
-void oldest_of_adapter(const ReplicaView& view, AdapterId adapter, int limit,
-                       std::vector<RequestId>* out);
+// The `limit` oldest unfinished requests of one adapter, or of one model without an adapter: of
+// view.requests_of() it.
+void oldest_of(const ReplicaView& view, const AdapterQueue& queue, int limit,
+               std::vector<RequestId>* out);
 
-// Likewise of one model, of those without an adapter.
-void oldest_of_model(const ReplicaView& view, ModelId model, int limit,
-                     std::vector<RequestId>* out);
+// Whom a step serves that is for one adapter (`of` = &RequestView::adapter) or one model: requests
+// of the oldest one's, or with `prefix` what stands before the first of another in the queue. Empty
+// where nobody waits.
+template <class Id>
+void batch_of_oldest(const ReplicaView& view, Id (RequestView::*of)() const, bool prefix,
+                     std::vector<RequestId>* out) {
+  const int most = view.limits().max_batch;
+  oldest_requests(view, prefix ? most : 1, out);
+  if (out->empty()) return;
+  const Id id = (view.request(out->front()).*of)();
+  if (!prefix) return oldest_of(view, view.requests_of(id), most, out);
+  const auto is_other = [&](RequestId r) { return (view.request(r).*of)() != id; };
+  out->erase(std::find_if(out->begin(), out->end(), is_other), out->end());
+}
 
 // Adds `batch` in order until something does not fit; adapters are acquired as needed. When the
 // head itself finds no blocks, later arrivals give way to it. Returns how many were added.

@@ -2,7 +2,6 @@
 #ifndef SERVELAB_BASELINES_SHARED_OLDEST_ADAPTER_POLICY_H_
 #define SERVELAB_BASELINES_SHARED_OLDEST_ADAPTER_POLICY_H_
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -27,21 +26,13 @@ class OldestAdapterPolicy final : public ReplicaPolicy {
   }
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
-    oldest_requests(view, options_.prefix ? view.limits().max_batch : 1, &batch_);
+    batch_of_oldest(view, &RequestView::adapter, options_.prefix, &batch_);
     if (batch_.empty()) return false;
     const AdapterId adapter = view.request(batch_.front()).adapter();
     out->exec = options_.merge ? Exec::kMerged : Exec::kUnmerged;
     out->merged = options_.merge ? adapter : kBaseModel;
     out->kernel = LoraKernel::kSgmv;  // one segment: a plain LoRA product
     builder_.begin(view, out);
-    if (options_.prefix) {
-      batch_.erase(
-          std::find_if(batch_.begin(), batch_.end(),
-                       [&](RequestId id) { return view.request(id).adapter() != adapter; }),
-          batch_.end());
-    } else {
-      oldest_of_adapter(view, adapter, view.limits().max_batch, &batch_);
-    }
     return add_batch(view, batch_, &builder_) > 0;
   }
 

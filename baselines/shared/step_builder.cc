@@ -61,21 +61,16 @@ bool StepBuilder::acquire(AdapterId id, RequestId for_request) {
   return true;
 }
 
-// Adapters nobody runs go first, then (if allowed) those of paused requests.
 bool StepBuilder::evict_one() {
   const AdapterPool& pool = view_->adapters();
-  for (const bool paused : {false, true}) {
-    if (paused && !options_.evict_paused) break;
-    for (AdapterId id = pool.oldest(); id != kBaseModel; id = pool.newer(id)) {
-      if (id == acquired_ || !pool.evictable(id) || evicted(id) || uses(id)) continue;
-      if (!paused && pool.users(id) > 0) continue;
-      plan_->evict.push_back(id);
-      ++free_slots_;
-      free_blocks_ += pool.blocks_of(id);
-      return true;
-    }
-  }
-  return false;
+  const AdapterId id = least_needed(pool, options_.evict_paused, [this](AdapterId held) {
+    return held == acquired_ || evicted(held) || uses(held);
+  });
+  if (id == pool.kNone) return false;
+  plan_->evict.push_back(id);
+  ++free_slots_;
+  free_blocks_ += pool.blocks_of(id);
+  return true;
 }
 
 std::int64_t StepBuilder::blocks_missing(RequestId id, int tokens) const {

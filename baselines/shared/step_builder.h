@@ -12,6 +12,19 @@
 
 namespace servelab {
 
+// The least recently used of those that may leave the device and are not `kept`: one that nobody
+// runs, else (if allowed) one of paused requests, which run but not in this step. kNone: no such.
+template <class Id, class Kept>
+Id least_needed(const WeightPool<Id>& pool, bool evict_paused, Kept kept) {
+  for (const bool paused : {false, true}) {
+    if (paused && !evict_paused) break;
+    for (Id id = pool.oldest(); id != pool.kNone; id = pool.newer(id)) {
+      if (pool.evictable(id) && (paused || pool.users(id) == 0) && !kept(id)) return id;
+    }
+  }
+  return pool.kNone;
+}
+
 class StepBuilder {
  public:
   struct Options {

@@ -187,7 +187,6 @@ HardwareProfile profile_of(const ModelConfig& model, const CalibrateOptions& opt
   profile.fitted.lora_targets = options.lora;
   profile.fitted.threads = threads;
   profile.fitted.machine = facts.name;
-  profile.placement = fit.placement;
   return profile;
 }
 
@@ -291,7 +290,8 @@ void calibrate(const CalibrateOptions& options) {
   }
   const std::string heading = heading_of(model, options, threads, wall.count(), other_load);
   const std::string stem = out.stem().string();
-  save_text(out, profile_yaml(profile_of(model, options, threads, stem, fit), heading));
+  save_text(out,
+            profile_yaml(profile_of(model, options, threads, stem, fit), fit.placement, heading));
   save_text(out.parent_path() / (stem + "-placement.yaml"), placement_yaml(stem, heading));
   save_text(out.parent_path() / (stem + ".csv"), samples_csv(samples, fit));
 }

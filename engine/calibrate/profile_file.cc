@@ -80,13 +80,13 @@ std::string lora_line(const char* name, const FittedLora& lora) {
 
 }  // namespace
 
-std::string profile_yaml(HardwareProfile profile, const std::string& heading) {
+std::string profile_yaml(HardwareProfile profile, PlacementConstants paper,
+                         const std::string& heading) {
   profile.cost_model = "fitted";
-  ConfigNode node = profile.effective();
-  ConfigNode fitted = *node.find("fitted");
-  ConfigNode placement = effective_params(&profile.placement);
+  ConfigNode node = effective_params(&profile);
+  ConfigNode fitted = effective_params(&profile.fitted);
+  ConfigNode placement = effective_params(&paper);
   for (ConfigNode* each : {&node, &fitted, &placement}) round_numbers(each);
-  std::erase_if(node.members, [](const ConfigMember& m) { return m.value.is_map(); });
   return comment(heading) + lines(node, "") + "\nfitted:\n" + lines(fitted, "  ") +
          "\n# The placement paper's own model (its Equation 1), used by cost_model: placement.\n" +
          "placement:\n" + lines(placement, "  ");

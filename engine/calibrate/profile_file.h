@@ -9,9 +9,10 @@
 
 namespace servelab {
 
-// YAML that load_hardware_profile() reads back as `profile` (fitted, with its placement section).
-// `heading`: comment lines without the #.
-std::string profile_yaml(HardwareProfile profile, const std::string& heading);
+// YAML that load_hardware_profile() reads back as `profile`, with the sections of both fitted
+// models. `heading`: comment lines without the #.
+std::string profile_yaml(HardwareProfile profile, PlacementConstants paper,
+                         const std::string& heading);
 
 // A profile that extends `name` (a file beside it) and uses the placement paper's model.
 std::string placement_yaml(const std::string& name, const std::string& heading);

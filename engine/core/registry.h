@@ -53,4 +53,13 @@ class Registry {
 
 }  // namespace servelab
 
+// On the last line of the file of servelab::Class, outside any namespace. Each interface has a
+// macro of its own over this one.
+#define SERVELAB_REGISTER(Interface, id, Class)                      \
+  namespace {                                                        \
+  [[maybe_unused]] const bool servelab_registered_##Class =          \
+      ::servelab::Registry<::servelab::Interface>::instance().add(   \
+          id, [] { return std::make_unique<::servelab::Class>(); }); \
+  }
+
 #endif  // SERVELAB_CORE_REGISTRY_H_

@@ -197,11 +197,6 @@ std::unique_ptr<Backend> make_replay_backend(Timeline* timeline, CostModels cost
 }  // namespace servelab
 
 // On the last line of a backend's file, outside any namespace.
-#define SERVELAB_BACKEND(id, Class)                                  \
-  namespace {                                                        \
-  [[maybe_unused]] const bool servelab_registered_##Class =          \
-      ::servelab::Registry<::servelab::BackendKind>::instance().add( \
-          id, [] { return std::make_unique<::servelab::Class>(); }); \
-  }
+#define SERVELAB_BACKEND(id, Class) SERVELAB_REGISTER(BackendKind, id, Class)
 
 #endif  // SERVELAB_SERVE_BACKEND_H_

@@ -134,12 +134,6 @@ void check_engine(const Technique& technique, const EngineSettings& engine);
 }  // namespace servelab
 
 // On the last line of a technique's file, outside any namespace.
-#define SERVELAB_REGISTER(Interface, id, Class)                      \
-  namespace {                                                        \
-  [[maybe_unused]] const bool servelab_registered_##Class =          \
-      ::servelab::Registry<::servelab::Interface>::instance().add(   \
-          id, [] { return std::make_unique<::servelab::Class>(); }); \
-  }
 #define SERVELAB_TECHNIQUE(id, Class) SERVELAB_REGISTER(Technique, id, Class)
 #define SERVELAB_CLUSTER_POLICY(id, Class) SERVELAB_REGISTER(ClusterPolicy, id, Class)
 

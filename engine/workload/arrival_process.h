@@ -84,11 +84,6 @@ GapKind gap_kind_of(const std::string& name);
 }  // namespace servelab
 
 // On the last line of a process's file, outside any namespace.
-#define SERVELAB_ARRIVALS(id, Class)                                 \
-  namespace {                                                        \
-  [[maybe_unused]] const bool servelab_registered_##Class =          \
-      ::servelab::Registry<::servelab::ArrivalKind>::instance().add( \
-          id, [] { return std::make_unique<::servelab::Class>(); }); \
-  }
+#define SERVELAB_ARRIVALS(id, Class) SERVELAB_REGISTER(ArrivalKind, id, Class)
 
 #endif  // SERVELAB_WORKLOAD_ARRIVAL_PROCESS_H_

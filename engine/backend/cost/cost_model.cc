@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/backend/cost/make_cost_model.h"
 #include "engine/core/check.h"
 
 namespace servelab {
@@ -283,4 +284,35 @@ Bytes adapter_bytes_per_device(const ModelConfig& model, int tensor_parallel, in
   return per_rank * rank * model.layers * model.bytes_per_weight;
 }
 
+namespace {
+
+class Roofline : public CostModelKind {
+ public:
+  std::vector<ProfileSection> sections(HardwareProfile* hw) override {
+    return {{"gemm", &hw->gemm},
+            {"prefill", &hw->prefill},
+            {"decode", &hw->decode},
+            {"all_reduce", &hw->all_reduce},
+            {"elementwise", &hw->elementwise},
+            {"lora", &hw->lora},
+            {"host", &hw->host},
+            {"host_lora", &hw->host_lora, hw->host_lora.cores == 0}};
+  }
+  // It knows GPUs' kernels.
+  void check(const HardwareProfile& hardware, const ConfigNode& file) const override {
+    if (hardware.generation != "cpu") return;
+    throw SpecError(file.find("generation")->mark,
+                    "the roofline has no kernels of generation 'cpu'; such profiles come from "
+                    "servelab calibrate, with cost_model: fitted");
+  }
+  std::unique_ptr<CostModel> make(const ModelConfig& model, const HardwareProfile& hardware,
+                                  int tensor_parallel,
+                                  const std::vector<std::string>& lora_targets) const override {
+    return std::make_unique<RooflineCostModel>(model, hardware, tensor_parallel, lora_targets);
+  }
+};
+
+}  // namespace
 }  // namespace servelab
+
+SERVELAB_COST_MODEL("roofline", Roofline)

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "engine/backend/cost/cost_model.h"
+#include "engine/backend/cost/make_cost_model.h"
+#include "engine/core/check.h"
+
 namespace servelab {
 namespace {
 
@@ -143,4 +147,74 @@ TimeNs PlacementCostModel::host_to_device(Bytes bytes) const {
   return to_ns(interpolate(constants_.load_ranks, constants_.load_us, rank));
 }
 
+namespace {
+
+std::string listed(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+// A fitted profile tells of nothing but what it was measured on.
+void check_calibrated_for(const ModelConfig& model, const HardwareProfile& hardware,
+                          int tensor_parallel, const std::vector<std::string>& lora_targets) {
+  const FittedConstants& fitted = hardware.fitted;
+  const std::string profile = "hardware profile '" + hardware.name + "' was calibrated for ";
+  if (fitted.model != model.name) {
+    throw SpecError(profile + "model '" + fitted.model + "', not for '" + model.name +
+                    "'; run servelab calibrate --model with that one");
+  }
+  if (listed(fitted.lora_targets) != listed(lora_targets)) {
+    throw SpecError(profile + "LoRA targets " + listed(fitted.lora_targets) + ", not for " +
+                    listed(lora_targets) + "; run servelab calibrate --lora " +
+                    listed(lora_targets) + ", or change lora.targets");
+  }
+  if (tensor_parallel != 1) {
+    throw SpecError(profile + "one device; cluster.tensor_parallel must be 1");
+  }
+}
+
+class Fitted : public CostModelKind {
+ public:
+  std::vector<ProfileSection> sections(HardwareProfile* hw) override {
+    return {{"fitted", &hw->fitted}};
+  }
+  void check(const HardwareProfile& hardware, const ConfigNode& file) const override {
+    check_fitted(hardware.fitted, file.find("fitted")->mark);
+  }
+  std::unique_ptr<CostModel> make(const ModelConfig& model, const HardwareProfile& hardware,
+                                  int tensor_parallel,
+                                  const std::vector<std::string>& lora_targets) const override {
+    check_calibrated_for(model, hardware, tensor_parallel, lora_targets);
+    return std::make_unique<FittedCostModel>(hardware.fitted);
+  }
+};
+
+class Placement : public CostModelKind {
+ public:
+  std::vector<ProfileSection> sections(HardwareProfile* hw) override {
+    return {{"fitted", &hw->fitted}, {"placement", &constants_}};
+  }
+  void check(const HardwareProfile& hardware, const ConfigNode& file) const override {
+    check_fitted(hardware.fitted, file.find("fitted")->mark);
+    check_placement(constants_, file.find("placement")->mark);
+  }
+  std::unique_ptr<CostModel> make(const ModelConfig& model, const HardwareProfile& hardware,
+                                  int tensor_parallel,
+                                  const std::vector<std::string>& lora_targets) const override {
+    check_calibrated_for(model, hardware, tensor_parallel, lora_targets);
+    return std::make_unique<PlacementCostModel>(
+        constants_, hardware.fitted,
+        adapter_bytes_per_device(model, tensor_parallel, 1, lora_targets));
+  }
+
+ private:
+  PlacementConstants constants_;
+};
+
+}  // namespace
 }  // namespace servelab
+
+SERVELAB_COST_MODEL("fitted", Fitted)
+SERVELAB_COST_MODEL("placement", Placement)

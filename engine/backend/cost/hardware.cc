@@ -1,7 +1,9 @@
 #include "engine/backend/cost/hardware.h"
 
 #include <filesystem>
+#include <set>
 
+#include "engine/backend/cost/make_cost_model.h"
 #include "engine/core/check.h"
 #include "engine/core/config_node.h"
 
@@ -11,46 +13,6 @@ namespace {
 constexpr double kMaxUs = 1e6;
 constexpr double kMaxRate = 1e15;
 constexpr double kTinyFraction = 1e-3;
-
-// Calls visit(name, constants) for each section of a roofline profile.
-template <class Visit>
-void for_each_roofline_section(HardwareProfile& profile, Visit visit) {
-  visit("gemm", &profile.gemm);
-  visit("prefill", &profile.prefill);
-  visit("decode", &profile.decode);
-  visit("all_reduce", &profile.all_reduce);
-  visit("elementwise", &profile.elementwise);
-  visit("lora", &profile.lora);
-  visit("host", &profile.host);
-}
-
-// The same for the sections that the profile's cost model needs.
-template <class Visit>
-void for_each_section(HardwareProfile& profile, Visit visit) {
-  if (profile.cost_model == "roofline") return for_each_roofline_section(profile, visit);
-  visit("fitted", &profile.fitted);
-  if (profile.cost_model == "placement") visit("placement", &profile.placement);
-}
-
-// The section that a roofline profile may have.
-constexpr const char* kHostLora = "host_lora";
-
-std::vector<std::string> section_names() {
-  HardwareProfile profile;
-  std::vector<std::string> names;
-  for_each_roofline_section(profile, [&](const char* name, auto*) { names.push_back(name); });
-  names.insert(names.end(), {kHostLora, "fitted", "placement"});
-  return names;
-}
-
-// A file must give every constant of a section: a default would be a number without a source.
-void require_all(const ConfigNode& section, const std::string& where, const ParamFields& fields) {
-  for (const ParamField& field : fields.all()) {
-    if (section.find(field.name()) == nullptr) {
-      throw SpecError(section.mark, where + " needs '" + field.name() + "' (" + field.help() + ")");
-    }
-  }
-}
 
 }  // namespace
 
@@ -132,7 +94,7 @@ void HardwareProfile::fields(ParamFields& f) {
       .one_of({"ampere", "hopper", "cpu"})
       .required();
   f.add("cost_model", &cost_model, "whose sections give the time of a step")
-      .one_of({"roofline", "fitted", "placement"});
+      .one_of(Registry<CostModelKind>::instance().names());
   f.add("memory_bytes", &memory_bytes, "device memory").range(1e6, 1e15).required();
   f.add("peak_flops", &peak_flops, "dense bf16 FLOP/s").range(1e9, 1e18).required();
   f.add("memory_bytes_per_s", &memory_bytes_per_s, "memory bandwidth").range(1e9, 1e15).required();
@@ -150,10 +112,9 @@ void HardwareProfile::fields(ParamFields& f) {
 
 ConfigNode HardwareProfile::effective() {
   ConfigNode node = effective_params(this);
-  for_each_section(*this, [&](const char* section, auto* constants) {
-    node.set(section, effective_params(constants));
-  });
-  if (host_lora.cores > 0) node.set(kHostLora, effective_params(&host_lora));
+  for (const ProfileSection& section : costs->sections(this)) {
+    if (!section.is_left_out) node.set(section.name, section.fields.values());
+  }
   return node;
 }
 
@@ -182,48 +143,58 @@ ConfigNode read_profile(const std::string& path, int depth) {
   return merged;
 }
 
-// The roofline knows GPUs' kernels, and tables are checked beyond what each number says.
-void check_generation(const HardwareProfile& profile, const ConfigNode& node) {
-  if (profile.cost_model == "roofline") {
-    if (profile.generation != "cpu") return;
-    throw SpecError(node.find("generation")->mark,
-                    "the roofline has no kernels of generation 'cpu'; such profiles come from "
-                    "servelab calibrate, with cost_model: fitted");
-  }
-  check_fitted(profile.fitted, node.find("fitted")->mark);
-  if (profile.cost_model == "placement") {
-    check_placement(profile.placement, node.find("placement")->mark);
+// Calls visit(cost_model, section) for every section of every cost model.
+template <class Visit>
+void for_each_section(Visit visit) {
+  const Registry<CostModelKind>& kinds = Registry<CostModelKind>::instance();
+  for (const std::string& name : kinds.names()) {
+    HardwareProfile scratch;
+    const auto kind = kinds.make(name);
+    for (const ProfileSection& section : kind->sections(&scratch)) visit(name, section);
   }
 }
 
-template <class Constants>
-void read_section(const ConfigNode& settings, const char* section, Constants* constants) {
-  const std::string where = std::string("hardware section '") + section + "'";
-  bind_params(settings, where, constants);
-  ParamFields fields;
-  constants->fields(fields);
-  require_all(settings, where, fields);
+// A file must give every constant: a default would be a number without a source.
+void read_section(const ConfigNode& settings, const ProfileSection& section) {
+  const std::string where = "hardware section '" + section.name + "'";
+  section.fields.bind(settings, where);
+  for (const ParamField& field : section.fields.all()) {
+    if (settings.find(field.name()) == nullptr) {
+      throw SpecError(settings.mark,
+                      where + " needs '" + field.name() + "' (" + field.help() + ")");
+    }
+  }
+}
+
+// One file may serve several cost models, but what another may lack must not be ignored here.
+void check_unread(const ConfigNode& node, const std::set<std::string>& unread) {
+  for_each_section([&](const std::string& cost_model, const ProfileSection& section) {
+    const ConfigNode* settings = node.find(section.name);
+    if (!section.is_left_out || settings == nullptr || !unread.contains(section.name)) return;
+    throw SpecError(settings->mark,
+                    "'" + section.name + "' belongs to profiles with cost_model: " + cost_model);
+  });
 }
 
 }  // namespace
 
 HardwareProfile load_hardware_profile(const std::string& path) {
   const ConfigNode node = read_profile(path, 0);
+  std::set<std::string> unread;  // sections
+  for_each_section([&](const auto&, const auto& section) { unread.insert(section.name); });
   HardwareProfile profile;
-  bind_params(node, "hardware", &profile, section_names());
-  for_each_section(profile, [&](const char* section, auto* constants) {
-    const ConfigNode* settings = node.find(section);
-    if (settings == nullptr)
-      throw SpecError(node.mark, "hardware needs the section '" + std::string(section) + "'");
-    read_section(*settings, section, constants);
-  });
-  if (const ConfigNode* settings = node.find(kHostLora)) {
-    if (profile.cost_model != "roofline") {
-      throw SpecError(settings->mark, "'host_lora' belongs to profiles with cost_model: roofline");
+  bind_params(node, "hardware", &profile, {unread.begin(), unread.end()});
+  profile.costs = Registry<CostModelKind>::instance().make(profile.cost_model);
+  for (const ProfileSection& section : profile.costs->sections(&profile)) {
+    unread.erase(section.name);
+    if (const ConfigNode* settings = node.find(section.name)) {
+      read_section(*settings, section);
+    } else if (!section.is_left_out) {
+      throw SpecError(node.mark, "hardware needs the section '" + section.name + "'");
     }
-    read_section(*settings, kHostLora, &profile.host_lora);
   }
-  check_generation(profile, node);
+  check_unread(node, unread);
+  profile.costs->check(profile, node);
   if (profile.source.empty()) {
     throw SpecError(SourceMark{path, 1, 1}, "'source' must say where the numbers come from");
   }

@@ -4,11 +4,12 @@
 // Times are microseconds and rates are per second, as their names say; a *_fraction is the share of
 // the data sheet's peak that is reached, in (0, 1].
 //
-// `cost_model` says which sections a profile has: roofline needs those from gemm to host, fitted
-// and placement those that `servelab calibrate` writes.
+// `cost_model` says which sections a profile has (CostModelKind): roofline needs those from gemm to
+// host, fitted and placement those that `servelab calibrate` writes.
 #ifndef SERVELAB_BACKEND_COST_HARDWARE_H_
 #define SERVELAB_BACKEND_COST_HARDWARE_H_
 
+#include <memory>
 #include <string>
 
 #include "engine/backend/cost/fitted_constants.h"
@@ -100,11 +101,13 @@ struct HostLoraConstants {
   void fields(ParamFields& f);
 };
 
+class CostModelKind;  // engine/backend/cost/make_cost_model.h
+
 struct HardwareProfile {
   std::string name;
   std::string generation =
       "ampere";  // which kernels: FlashAttention 2 and its tiles, or 3 (hopper); cpu
-  std::string cost_model = "roofline";  // roofline, fitted, placement
+  std::string cost_model = "roofline";
   std::int64_t memory_bytes = 0;
   double peak_flops = 0;  // dense bf16
   double memory_bytes_per_s = 0;
@@ -123,12 +126,12 @@ struct HardwareProfile {
   LoraConstants lora;
   HostConstants host;
   HostLoraConstants host_lora;
-  FittedConstants fitted;        // cost_model fitted and placement
-  PlacementConstants placement;  // cost_model placement
+  FittedConstants fitted;                // cost_model fitted and placement
+  std::shared_ptr<CostModelKind> costs;  // of a loaded profile: what `cost_model` names
 
   void fields(ParamFields& f);  // the top level only
   bool is_hopper() const { return generation == "hopper"; }
-  ConfigNode effective();  // every setting, sections included
+  ConfigNode effective();  // of a loaded profile: every setting, sections included
 };
 
 // Reads and checks one file; SpecError with file, line and column on a bad one.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/backend/cost/hardware.h"
+#include "engine/backend/cost/make_cost_model.h"
 #include "engine/core/check.h"
 
 namespace servelab {
@@ -118,5 +119,69 @@ TEST(HardwareProfileTest, MistakesAreReportedWithPlaceAndNearestName) {
   EXPECT_THAT(error_of("name: x\ngeneration: volta\n", "hardware"), HasSubstr("ampere"));
 }
 
+// A cost model from outside engine/: every step takes the same.
+class TestCosts final : public CostModelKind {
+ public:
+  struct Constants {
+    double step_us = 0;
+    void fields(ParamFields& f) { f.add("step_us", &step_us, "any step").range(0, 1e6); }
+  };
+  struct Model final : CostModel {
+    explicit Model(double us) : step_ns(static_cast<TimeNs>(us * 1000)) {}
+    StepCost step(const BatchShape&, Exec, LoraKernel) const override { return {.dense = step_ns}; }
+    TimeNs merge(int) const override { return 0; }
+    TimeNs unmerge(int) const override { return 0; }
+    TimeNs host_to_device(Bytes) const override { return 0; }
+    TimeNs device_to_host(Bytes) const override { return 0; }
+    TimeNs step_ns;
+  };
+  std::vector<ProfileSection> sections(HardwareProfile*) override {
+    return {{"test_costs", &constants_}};
+  }
+  std::unique_ptr<CostModel> make(const ModelConfig&, const HardwareProfile&, int,
+                                  const std::vector<std::string>&) const override {
+    return std::make_unique<Model>(constants_.step_us);
+  }
+
+ private:
+  Constants constants_;
+};
+
+const std::string kOwnCosts = R"(name: x
+generation: cpu
+cost_model: test-costs
+memory_bytes: 1e9
+peak_flops: 1e11
+memory_bytes_per_s: 1e10
+sm_count: 2
+l2_bytes: 2e6
+host_link_bytes_per_s: 1e9
+host_link_fraction: 1
+host_link_latency_us: 0
+source: a test
+)";
+
+TEST(HardwareProfileTest, ACostModelBringsItsSection) {
+  const std::string path = std::filesystem::path(::testing::TempDir()) / "servelab_own_costs";
+  std::ofstream(path) << kOwnCosts << "test_costs: {step_us: 7}\n";
+  HardwareProfile profile = load_hardware_profile(path);
+  const auto costs = make_cost_model(model("llama-2-7b"), profile, 1, kAllTargets);
+  EXPECT_EQ(costs->step({}, Exec::kMerged, LoraKernel::kSgmv).total(), 7000);
+  HardwareProfile copy = profile;
+  EXPECT_EQ(copy.effective().find("test_costs")->find("step_us")->scalar, "7");
+
+  EXPECT_THAT(error_of(kOwnCosts, "hardware"),
+              HasSubstr("hardware needs the section 'test_costs'"));
+  EXPECT_THAT(error_of(kOwnCosts + "test_costs: {}\n", "hardware"),
+              HasSubstr("hardware section 'test_costs' needs 'step_us' (any step)"));
+  EXPECT_THAT(error_of(kOwnCosts + "test_costs: {step_us: 7}\nhost_lora: {}\n", "hardware"),
+              HasSubstr("'host_lora' belongs to profiles with cost_model: roofline"));
+  EXPECT_THAT(error_of("name: x\ncost_model: tests-cost\n", "hardware"),
+              AllOf(HasSubstr(":2:1: "), HasSubstr("did you mean 'test-costs'?"),
+                    HasSubstr("known: fitted, placement, roofline")));
+}
+
 }  // namespace
 }  // namespace servelab
+
+SERVELAB_COST_MODEL("test-costs", TestCosts)
