@@ -146,9 +146,8 @@ PointResult run_point(const PointSettings& settings, const Workload& workload,
     run_cluster(settings, workload, costs, run.backend.get(), run.timeline.get(), &result.record);
   } else {
     VirtualTimeline timeline;
-    const auto kind = Registry<BackendKind>::instance().make(settings.backend);
-    const auto backend = static_cast<const VirtualBackend&>(*kind).make(
-        &timeline, costs, from_seconds(settings.runtime.null_time_s));
+    const BackendKind& kind = *settings.runtime.backends.at(settings.backend);
+    const auto backend = static_cast<const VirtualBackend&>(kind).make(&timeline, costs);
     run_cluster(settings, workload, costs, backend.get(), &timeline, &result.record);
   }
   result.summary = summarize(workload, result.record);

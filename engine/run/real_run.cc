@@ -143,14 +143,6 @@ void require_backends(const Spec& spec) {
 
 namespace {
 
-kernels::GemmLibrary gemm_library(const RuntimeSection& runtime) {
-  for (const auto library : {kernels::GemmLibrary::kNative, kernels::GemmLibrary::kEigen,
-                             kernels::GemmLibrary::kOneDnn}) {
-    if (runtime.gemm == kernels::name(library)) return library;
-  }
-  return kernels::GemmLibrary::kNative;
-}
-
 RealBackendOptions backend_options(const PointSettings& settings) {
   RealBackendOptions options;
   options.measure_parts = settings.runtime.measure_parts;
@@ -170,14 +162,14 @@ Bytes held_adapter_bytes(const Workload& workload, const ReplicaLayout& layout) 
 std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Workload& workload,
                                          const CostModel* cost, const RealRun& run,
                                          PromptSource prompts, ranks::RankGroup* group) {
-  const std::shared_ptr<const Accelerator> engine = find_accelerator(settings.backend);
+  const auto engine =
+      std::static_pointer_cast<const Accelerator>(settings.runtime.backends.at(settings.backend));
   const RealBackendOptions options = backend_options(settings);
   DevicePlan base;
   base.type = element_type(settings.backend, settings.runtime, settings.model);
   base.targets = linear_layers(settings.lora.targets);
   base.merges = settings.technique->capabilities().merges;
   base.host_lora = settings.technique->capabilities().host_lora;
-  base.gemm = gemm_library(settings.runtime);
   const int own = group == nullptr ? 0 : ranks::rank_device(*engine, 0, group->local_rank());
   if (devices_of(settings) == 1) group = nullptr;
   const auto make = [&settings, &workload, &weights = *run.weights, engine, base, group, own](
@@ -194,9 +186,7 @@ std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Wo
     plan.widest_rank = layout.widest_rank;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);
     engine->share_host(static_cast<int>(replica),
-                       {settings.cluster.replicas, settings.runtime.threads,
-                        settings.runtime.host_lora_threads, settings.runtime.pin},
-                       &plan);
+                       {.replicas = settings.cluster.replicas, .pin = settings.runtime.pin}, &plan);
     const bool shares = settings.engine.device_share != 1;
     const int devices_here = group == nullptr ? plan.ranks : 1;
     for (int rank = 0; shares && rank < devices_here; ++rank) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/ids.h"
+#include "engine/core/params.h"
 #include "engine/core/registry.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
@@ -177,14 +178,14 @@ class BackendKind {
   virtual std::string summary() const = 0;  // one line
   // Whether it really computes, in wall-clock time: its points run one at a time.
   virtual bool is_real() const = 0;
+  // Settings of its own, in the `runtime` section of specs, whose other names are taken.
+  virtual void fields(ParamFields& /*f*/) {}
 };
 
 class VirtualBackend : public BackendKind {
  public:
   bool is_real() const final { return false; }
-  // `each`: what a step takes where the backend has no costs (runtime.null_time_s).
-  virtual std::unique_ptr<Backend> make(Timeline* timeline, CostModels costs,
-                                        TimeNs each) const = 0;
+  virtual std::unique_ptr<Backend> make(Timeline* timeline, CostModels costs) const = 0;
   // Whether steps take what the cost models say, which must then know all that a technique plans.
   virtual bool uses_costs() const { return true; }
 };

@@ -195,17 +195,15 @@ void RecordSection::fields(ParamFields& f) {
   f.add("steps", &steps, "keep every step: when it ran, on what, and where its time went (large)");
 }
 
+RuntimeSection::RuntimeSection() {
+  const auto& kinds = Registry<BackendKind>::instance();
+  for (const std::string& name : kinds.names()) backends[name] = kinds.make(name);
+}
+
 void RuntimeSection::fields(ParamFields& f) {
-  f.add("threads", &threads, "compute threads per replica; 0: the processors, shared out")
-      .range(0, 1024);
-  f.add("host_lora_threads", &host_lora_threads,
-        "on cuda: threads per device that compute LoRA on the host; 0: the processors, shared out, "
-        "less one")
-      .range(0, 1024);
   f.add("pin", &pin, "each compute thread keeps to a core of its own");
   f.add("dtype", &dtype, "of weights, activations and KV; auto: bf16 where that is exact")
       .one_of({"auto", "bf16", "f16", "f32"});
-  f.add("gemm", &gemm, "library of the dense layers").one_of({"native", "eigen", "onednn"});
   f.add("adapter_store", &adapter_store, "where adapters wait to be loaded")
       .one_of({"host", "disk"});
   f.add("registry", &registry, "adapters of `servelab adapters`; empty: random weights");
@@ -216,9 +214,7 @@ void RuntimeSection::fields(ParamFields& f) {
   f.add("max_arrival_lag_s", &max_arrival_lag_s,
         "a request that enters later than this after its scheduled time makes a run INVALID")
       .range(1e-6, 1e6);
-  f.add("null_time_s", &null_time_s,
-        "what each step, load, merge and swap takes on the null backend, in virtual time")
-      .range(1e-9, 1e6);
+  for (const auto& [name, backend] : backends) backend->fields(f);
 }
 
 const std::vector<std::string>& spec_sections() {

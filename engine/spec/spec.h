@@ -5,12 +5,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/core/config_node.h"
 #include "engine/core/params.h"
+#include "engine/serve/backend.h"
 #include "engine/spec/library.h"
 
 namespace servelab {
@@ -49,21 +52,20 @@ struct RecordSection {
   void fields(ParamFields& f);
 };
 
-// How a backend that really computes does it; the twin takes its model's element type from here,
-// the null backend its time.
+// How a backend that really computes does it, and what backends have of their own; the twin takes
+// its model's element type from here.
 struct RuntimeSection {
-  int threads = 0;
-  int host_lora_threads = 0;
+  RuntimeSection();
   bool pin = true;
   std::string dtype = "auto";
-  std::string gemm = "native";
   std::string adapter_store = "host";
   std::string registry;
   double temperature = 0;
   double top_p = 1;
   bool measure_parts = false;
   double max_arrival_lag_s = 0.1;
-  double null_time_s = 0.01;
+  // Every registered backend by its name, with its own settings. Copies share them.
+  std::map<std::string, std::shared_ptr<BackendKind>> backends;
   void fields(ParamFields& f);
 };
 

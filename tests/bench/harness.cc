@@ -102,13 +102,14 @@ void route_repeatedly(int times, const std::string& policy, PointSettings* setti
   settings->route_params.set("times", ConfigNode::of(std::to_string(times), false));
 }
 
-Workload even_workload(const RunShape& shape, double step_s) {
+Workload even_workload(const RunShape& shape) {
   constexpr int kAdapters = 64;
+  constexpr double kStepS = 0.01;  // runtime.null_time_s, as it is by default
   Workload workload;
   for (int i = 0; i < kAdapters; ++i) {
     workload.adapters.push_back(Adapter{"a" + std::to_string(i), ModelId{}, 8, 8 * kMiB});
   }
-  const double gap_s = step_s * shape.output / shape.batch;
+  const double gap_s = kStepS * shape.output / shape.batch;
   for (int i = 0; i < shape.requests; ++i) {
     workload.requests.push_back({from_seconds(i * gap_s), AdapterId(i % kAdapters), ModelId{}, 16,
                                  shape.output, shape.output});
@@ -167,7 +168,7 @@ RunCost fitted(const std::vector<Counts>& runs) {
 std::vector<RunCost> run_costs(const std::vector<PointSettings>& settings, int rounds) {
   std::vector<std::vector<Counts>> least(settings.size());
   for (const RunShape& shape : shapes()) {
-    const Workload workload = even_workload(shape, settings.front().runtime.null_time_s);
+    const Workload workload = even_workload(shape);
     for (std::size_t i = 0; i < settings.size(); ++i) least[i].emplace_back();
     for (int round = 0; round < rounds; ++round) {
       for (std::size_t i = 0; i < settings.size(); ++i) {

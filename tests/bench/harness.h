@@ -24,7 +24,7 @@ struct RunShape {
   int batch = 0;
   int output = 0;  // tokens of each: steps that it is in
 };
-Workload even_workload(const RunShape& shape, double step_s);
+Workload even_workload(const RunShape& shape);
 
 // The same policies, but every decision is made `times` times over: what one more costs is what one
 // costs.

@@ -53,7 +53,7 @@ void BM_Run(benchmark::State& state) {
   PointSettings settings = one_replica();
   const RunShape shape{static_cast<int>(state.range(1)), static_cast<int>(state.range(0)), 32};
   settings.engine.limits.max_batch = shape.batch;
-  const Workload workload = even_workload(shape, settings.runtime.null_time_s);
+  const Workload workload = even_workload(shape);
   std::int64_t steps = 0;
   for (auto _ : state) steps += run_point(settings, workload).record.steps;
   state.counters["s_per_step"] = benchmark::Counter(

@@ -34,6 +34,13 @@ std::size_t adapter_bytes(const ModelConfig& model, const DevicePlan& plan) {
 class CpuAccelerator final : public Accelerator {
  public:
   std::string summary() const override { return "this machine's processors"; }
+  void fields(ParamFields& f) override {
+    f.add("threads", &threads_,
+          "on cpu: compute threads per replica; 0: the processors, shared out")
+        .range(0, 1024);
+    f.add("gemm", &gemm_, "on cpu: library of the dense layers")
+        .one_of({"native", "eigen", "onednn"});
+  }
   int devices() const override { return INT_MAX; }  // replicas share the cores
   void check_devices(int /*replicas*/, int ranks) const override {
     if (ranks == 1) return;
@@ -56,9 +63,9 @@ class CpuAccelerator final : public Accelerator {
   }
   void share_host(int replica, const HostShares& shares, DevicePlan* plan) const override {
     const std::vector<int> cores = usable_cores();
-    plan->host_threads = shares.threads > 0
-                             ? shares.threads
-                             : std::max(1, static_cast<int>(cores.size()) / shares.replicas);
+    const int wanted = shares.threads > 0 ? shares.threads : threads_;
+    plan->host_threads =
+        wanted > 0 ? wanted : std::max(1, static_cast<int>(cores.size()) / shares.replicas);
     const auto each = static_cast<std::size_t>(plan->host_threads);
     if (!shares.pin || each * static_cast<std::size_t>(shares.replicas) > cores.size()) return;
     const auto first =
@@ -77,7 +84,7 @@ class CpuAccelerator final : public Accelerator {
         plan.host_threads > 0 ? plan.host_threads : static_cast<int>(usable_cores().size());
     options.cores = plan.host_cores;
     options.isa = kernels::best_isa();
-    options.gemm = plan.gemm;
+    options.gemm = gemm_library();
     options.type = plan.type;
     options.adapter_bytes = adapter_bytes(model, plan);
     if (plan.merges) options.merge_targets = plan.targets;
@@ -92,9 +99,18 @@ class CpuAccelerator final : public Accelerator {
   }
 
  private:
+  kernels::GemmLibrary gemm_library() const {
+    for (const auto library : {kernels::GemmLibrary::kEigen, kernels::GemmLibrary::kOneDnn}) {
+      if (gemm_ == kernels::name(library)) return library;
+    }
+    return kernels::GemmLibrary::kNative;
+  }
   [[noreturn]] static void refuse_ranks() {
     throw SpecError("the CPU engine runs a replica on one device");
   }
+
+  int threads_ = 0;
+  std::string gemm_ = "native";
 };
 
 [[maybe_unused]] const bool registered =

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/backend/cuda/cuda_device.h"
+#include "engine/backend/cuda/settings.h"
 #include "engine/backend/cuda/sm_shares.h"
 #include "engine/backend/device/tensor_parallel.h"
 #include "engine/backend/device/thread_team.h"
@@ -48,6 +49,7 @@ class CudaAccelerator final : public Accelerator {
   }
 
   std::string summary() const override { return "an NVIDIA GPU"; }
+  void fields(ParamFields& f) override { settings_.fields(f); }
 
   void check_devices(int replicas, int ranks) const override {
     const int there = devices();
@@ -69,8 +71,8 @@ class CudaAccelerator final : public Accelerator {
   void share_host(int replica, const HostShares& shares, DevicePlan* plan) const override {
     const std::vector<int> cores = usable_cores();
     const int all = shares.replicas * plan->ranks;
-    plan->host_threads = shares.lora_threads > 0
-                             ? shares.lora_threads
+    plan->host_threads = settings_.host_lora_threads > 0
+                             ? settings_.host_lora_threads
                              : std::max(1, static_cast<int>(cores.size()) / all - 1);
     const auto per_replica = static_cast<std::size_t>(plan->host_threads * plan->ranks);
     const auto wanted = per_replica * static_cast<std::size_t>(shares.replicas);
@@ -127,6 +129,9 @@ class CudaAccelerator final : public Accelerator {
     }
     return std::make_unique<CudaDevice>(model, weights, plan, seat);
   }
+
+ private:
+  CudaSettings settings_;
 };
 
 [[maybe_unused]] const bool registered = Registry<BackendKind>::instance().add(

@@ -14,7 +14,6 @@
 #include "engine/model/weights.h"
 #include "engine/serve/backend.h"
 #include "kernels/dtype.h"
-#include "kernels/gemm.h"
 
 namespace servelab {
 
@@ -46,7 +45,6 @@ struct DevicePlan {
   // and their cores: thread i of all devices is pinned to core [i % size]; empty: not pinned.
   int host_threads = 0;
   std::vector<int> host_cores;
-  kernels::GemmLibrary gemm = kernels::GemmLibrary::kNative;  // where the host computes all of it
   // By rank, of its device. None: each step has the whole device.
   std::vector<std::shared_ptr<DevicePartition>> partitions;
 };
@@ -68,9 +66,8 @@ struct ElementTypes {
 
 // How a run's replicas share the host that they are on.
 struct HostShares {
-  int replicas = 1;      // of the run, on this machine
-  int threads = 0;       // runtime.threads; 0: the cores, shared out
-  int lora_threads = 0;  // runtime.host_lora_threads, likewise
+  int replicas = 1;  // of the run, on this machine
+  int threads = 0;   // 0: as the engine is set, else the cores, shared out
   bool pin = true;
 };
 

@@ -93,11 +93,18 @@ std::unique_ptr<Backend> make_null_backend(Timeline* timeline, TimeNs each) {
 class Null final : public VirtualBackend {
  public:
   std::string summary() const override { return "computes nothing: every step takes the same"; }
-  std::unique_ptr<Backend> make(Timeline* timeline, CostModels /*costs*/,
-                                TimeNs each) const override {
-    return make_null_backend(timeline, each);
+  void fields(ParamFields& f) override {
+    f.add("null_time_s", &time_s_,
+          "what each step, load, merge and swap takes on the null backend, in virtual time")
+        .range(1e-9, 1e6);
+  }
+  std::unique_ptr<Backend> make(Timeline* timeline, CostModels /*costs*/) const override {
+    return make_null_backend(timeline, from_seconds(time_s_));
   }
   bool uses_costs() const override { return false; }
+
+ private:
+  double time_s_ = 0.01;
 };
 
 }  // namespace servelab

@@ -65,10 +65,10 @@ void each_field(Wire& wire, T& open) {
   constexpr int kMost = 1 << 20;
   auto& [model, plan, shard, group, shares] = open;
   wire.text(model);
-  // Left out are each rank's own, and `gemm`, which is the CPU engine's.
+  // Left out are each rank's own.
   [[maybe_unused]] auto& [limits, type, device, ranks, targets, adapters, widest_rank, padded,
                           adapter_bytes, folded, merges, graphs, host_lora, host_threads,
-                          host_cores, gemm, partitions] = plan;
+                          host_cores, partitions] = plan;
   auto& [kv_blocks, block_tokens, max_batch, max_batch_tokens] = limits;
   wire.numbers(kv_blocks, block_tokens, max_batch, max_batch_tokens);
   wire.choice(type, 3, "an element type");

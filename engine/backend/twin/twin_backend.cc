@@ -146,8 +146,7 @@ std::unique_ptr<Backend> make_twin_backend(Timeline* timeline, const CostModel* 
 class Twin final : public VirtualBackend {
  public:
   std::string summary() const override { return "virtual time, from a cost model"; }
-  std::unique_ptr<Backend> make(Timeline* timeline, CostModels costs,
-                                TimeNs /*each*/) const override {
+  std::unique_ptr<Backend> make(Timeline* timeline, CostModels costs) const override {
     return make_twin_backend(timeline, std::move(costs));
   }
 };
