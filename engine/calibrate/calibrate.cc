@@ -168,7 +168,8 @@ HardwareProfile profile_of(const ModelConfig& model, const CalibrateOptions& opt
   profile.generation = facts.generation;
   profile.memory_bytes = facts.memory;
   const FittedConstants& c = fit.fitted;
-  const double body = static_cast<double>(model.parameters() - 2LL * model.vocab * model.hidden);
+  const std::int64_t tables = model.tied_embeddings ? 1 : 2;  // embedding and head
+  const double body = static_cast<double>(model.parameters() - tables * model.vocab * model.hidden);
   const auto largest = c.token_knots.size() - 1;
   profile.peak_flops = 2 * body * c.token_knots[largest] / (c.dense_us[largest] * 1e-6);
   profile.memory_bytes_per_s = body * model.bytes_per_weight / (c.dense_us.front() * 1e-6);

@@ -56,6 +56,20 @@ TEST_F(CpuEngine, AdaptersLoadFromDisk) {
   EXPECT_THAT(result.out, HasSubstr("2 VALID"));
 }
 
+// Of a model whose head is its embedding, too.
+TEST_F(CpuEngine, TheTwinTakesACalibratedProfile) {
+  const ProgramResult calibrated =
+      run_program({"calibrate", "--backend", "cpu", "--quick", "--model", "tiny-15m", "--out",
+                   folder_ / "profile.yaml"});
+  ASSERT_EQ(calibrated.code, 0) << calibrated.err;
+  std::string twin = std::string(kHead) + "techniques: [slora, dlora]\n";
+  twin.replace(twin.find("backend: cpu"), 12, "backend: twin");
+  const ProgramResult result = run_program({"run", folder_.file("twin.yaml", twin), "--profile",
+                                            folder_ / "profile.yaml", "--out", folder_ / "out"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("2 VALID"));
+}
+
 TEST_F(CpuEngine, ReplayNeedsARealRun) {
   const std::string file = spec("techniques: [slora]\n");
   const ProgramResult before = run("replay", file);
