@@ -71,6 +71,28 @@ class FullestFit final : public ClusterPolicy {
   }
 };
 
+// CaraServe 7.5's First-Fit: the first replica with fewer requests than a bound; the least loaded
+// when all are full.
+class FirstFit final : public ClusterPolicy {
+ public:
+  std::string summary() const override {
+    return "the first replica with fewer requests than a bound (CaraServe 7.5)";
+  }
+  void fields(ParamFields& f) override {
+    f.add("max_requests", &max_requests_, "unfinished requests of a full replica").range(1, 1e6);
+  }
+  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
+    for (const ReplicaView* replica : view.replicas()) {
+      if (replica->unfinished() < static_cast<std::size_t>(max_requests_)) return replica->id();
+    }
+    return least_loaded_.route(request, view);
+  }
+
+ private:
+  int max_requests_ = 32;  // as the paper's simulator
+  LeastLoaded least_loaded_;
+};
+
 }  // namespace
 }  // namespace servelab
 
@@ -78,3 +100,4 @@ SERVELAB_CLUSTER_POLICY("round-robin", RoundRobin)
 SERVELAB_CLUSTER_POLICY("least-loaded", LeastLoaded)
 SERVELAB_CLUSTER_POLICY("by-adapter", ByAdapter)
 SERVELAB_CLUSTER_POLICY("fullest-fit", FullestFit)
+SERVELAB_CLUSTER_POLICY("first-fit", FirstFit)

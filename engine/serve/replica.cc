@@ -201,7 +201,7 @@ void Replica::enter_running(RequestId id, RequestView* r) {
   SL_CHECK(r->replica_ == id_, "I2: the request is at another replica");
   RequestRecord& record = record_of(id);
   if (r->phase_ == Phase::kWaiting) {
-    view_.waiting_.erase(id);
+    stop_waiting(id, *r);
   } else {
     view_.swapped_.erase(id);
     swap_in_ += r->context_ * kv_per_token_[index(r->model_)];

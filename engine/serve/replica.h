@@ -126,6 +126,8 @@ class Replica {
   }
   bool takes_turns(ModelId id) const { return turns_[index(id)]; }
 
+  void wait(RequestId id, const RequestView& r);
+  void stop_waiting(RequestId id, const RequestView& r);
   void queue_insert(RequestId id, RequestView* r);
   void queue_erase(RequestId id, RequestView* r);
   void log_plan(const StepPlan& plan);

@@ -27,7 +27,7 @@ void Replica::admit(RequestId id) {
   r.replica_ = id_;
   record_of(id).replica = id_;
   r.phase_ = Phase::kWaiting;
-  view_.waiting_.insert(id);
+  wait(id, r);
   queue_insert(id, &r);
   const RejectReason never = why_never(r, (*view_.arrivals_)[index(id)].output_limit_tokens);
   if (never != RejectReason::kNone) reject(id, never);
@@ -89,7 +89,7 @@ void Replica::evict(ModelId id) {
 void Replica::leave(RequestId id, RequestView* r) {
   switch (r->phase_) {
     case Phase::kWaiting:
-      view_.waiting_.erase(id);
+      stop_waiting(id, *r);
       break;
     case Phase::kSwapped:
       view_.swapped_.erase(id);
@@ -147,7 +147,7 @@ void Replica::preempt(const Preemption& preemption) {
   } else {
     r.context_ = 0;
     r.phase_ = Phase::kWaiting;
-    view_.waiting_.insert(preemption.request);
+    wait(preemption.request, r);
   }
 }
 

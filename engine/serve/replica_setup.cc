@@ -85,7 +85,17 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
   }
 }
 
-// --- queues by adapter ---
+// --- queues ---
+
+void Replica::wait(RequestId id, const RequestView& r) {
+  view_.waiting_.insert(id);
+  view_.waiting_ranks_.add(r.rank_);
+}
+
+void Replica::stop_waiting(RequestId id, const RequestView& r) {
+  view_.waiting_.erase(id);
+  view_.waiting_ranks_.remove(r.rank_);
+}
 
 void Replica::queue_insert(RequestId id, RequestView* r) {
   const std::size_t at = view_.queue_index(*r);
@@ -97,6 +107,7 @@ void Replica::queue_insert(RequestId id, RequestView* r) {
   r->next_of_adapter_ = before;
   (after == kNoRequest ? queue.head : request(after).next_of_adapter_) = id;
   (before == kNoRequest ? queue.tail : request(before).previous_of_adapter_) = id;
+  view_.unfinished_ranks_.add(r->rank_);
   if (queue.count++ == 0 && at < view_.active_position_.size()) {
     view_.active_position_[at] = static_cast<std::uint32_t>(view_.active_.size());
     view_.active_.push_back(r->adapter_);
@@ -113,6 +124,7 @@ void Replica::queue_erase(RequestId id, RequestView* r) {
   (after == kNoRequest ? queue.head : request(after).next_of_adapter_) = before;
   (before == kNoRequest ? queue.tail : request(before).previous_of_adapter_) = after;
   r->previous_of_adapter_ = r->next_of_adapter_ = kNoRequest;
+  view_.unfinished_ranks_.remove(r->rank_);
   if (--queue.count == 0 && at < view_.active_position_.size()) {
     const std::uint32_t position = view_.active_position_[at];
     const AdapterId last = view_.active_.back();

@@ -13,6 +13,7 @@
 #include "engine/serve/deployment.h"
 #include "engine/serve/engine_settings.h"
 #include "engine/serve/kv_pool.h"
+#include "engine/serve/rank_counts.h"
 #include "engine/serve/request.h"
 #include "engine/serve/timeline.h"
 #include "engine/serve/weight_pool.h"
@@ -114,6 +115,10 @@ class ReplicaView {
   // Requests that have not ended: waiting, running and swapped.
   std::size_t unfinished() const { return waiting_.size() + swapped_.size() + running_.size(); }
 
+  // Ranks of the requests that wait for their prefill, and of all that have not ended.
+  const RankCounts& waiting_ranks() const { return waiting_ranks_; }
+  const RankCounts& unfinished_ranks() const { return unfinished_ranks_; }
+
   // Unfinished requests of an adapter, or of a model without one (waiting, running and swapped),
   // oldest first: head, then next_of until kNoRequest. kBaseModel means the first model's.
   const AdapterQueue& requests_of(AdapterId id) const { return queues_[queue_index(id, {})]; }
@@ -161,6 +166,8 @@ class ReplicaView {
   std::span<const Adapter> adapter_table_;
   FcfsQueue waiting_;
   FcfsQueue swapped_;
+  RankCounts waiting_ranks_;
+  RankCounts unfinished_ranks_;
   std::vector<RequestId> running_;
   std::vector<AdapterQueue> queues_;  // by adapter, then by model
   std::vector<AdapterId> active_;

@@ -60,7 +60,10 @@ class RepeatedRoute final : public ClusterPolicy {
     f.add("times", &times_, "decisions per request");
   }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
-    if (inner_ == nullptr) inner_ = Registry<ClusterPolicy>::instance().make(policy_);
+    if (inner_ == nullptr) {
+      inner_ = Registry<ClusterPolicy>::instance().make(policy_);
+      inner_->begin(view);
+    }
     ReplicaId to{};
     for (int i = 0; i < times_; ++i) to = inner_->route(request, view);
     return to;

@@ -131,6 +131,12 @@ BENCHMARK_CAPTURE(BM_Route, least_loaded, "least-loaded")
     ->Arg(8)
     ->Arg(64)
     ->Iterations(1);
+BENCHMARK_CAPTURE(BM_Route, rank_aware, "rank-aware")
+    ->Name("Harness/Route/rank_aware")
+    ->ArgName("replicas")
+    ->Arg(60)
+    ->Arg(120)
+    ->Iterations(1);
 
 // Where the time of a request goes, by their number in the run; without what every file takes.
 void BM_Request(benchmark::State& state) {

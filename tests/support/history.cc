@@ -15,6 +15,7 @@ std::string disagreement_at(const ReplicaView& view, std::size_t models,
   std::int64_t blocks = 0;
   std::vector<int> users(view.adapter_table().size());
   std::vector<int> unfinished(view.adapter_table().size() + models);
+  RankCounts waiting, all;
   std::string wrong;
   const auto take = [&](std::span<const RequestId> ids, Phase phase, bool sorted) {
     if (sorted && !std::is_sorted(ids.begin(), ids.end()))
@@ -28,6 +29,9 @@ std::string disagreement_at(const ReplicaView& view, std::size_t models,
         wrong = who + " holds blocks, or runs, off the device";
       }
       if (phase == Phase::kWaiting && r.context() > 0) wrong = who + " waits with a context";
+      const int rank = r.adapter() == kBaseModel ? 0 : view.adapter(r.adapter()).rank;
+      all.add(rank);
+      if (phase == Phase::kWaiting) waiting.add(rank);
       blocks += r.blocks();
       const bool base = r.adapter() == kBaseModel;
       if (phase == Phase::kRunning && !base) ++users[index(r.adapter())];
@@ -37,6 +41,12 @@ std::string disagreement_at(const ReplicaView& view, std::size_t models,
   take(view.waiting(), Phase::kWaiting, true);
   take(view.swapped(), Phase::kSwapped, true);
   take(view.running(), Phase::kRunning, false);
+  const auto same = [](const RankCounts& a, const RankCounts& b) {
+    return a.requests() == b.requests() && a.sum() == b.sum() && a.max() == b.max();
+  };
+  if (!same(waiting, view.waiting_ranks()) || !same(all, view.unfinished_ranks())) {
+    wrong = where + "the ranks of its requests are wrong";
+  }
   const AdapterPool& pool = view.adapters();
   std::int64_t held = 0;
   for (AdapterId id = pool.oldest(); id != kBaseModel; id = pool.newer(id)) {

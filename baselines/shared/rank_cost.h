@@ -1,0 +1,77 @@
+// Rank-aware routing (CaraServe 5, Algorithm 1) on plain numbers, for any router: what one more
+// request would cost the requests that a server has. Milliseconds throughout.
+#ifndef SERVELAB_BASELINES_SHARED_RANK_COST_H_
+#define SERVELAB_BASELINES_SHARED_RANK_COST_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace servelab {
+
+// What the time of a batch's LoRA grows with.
+enum class RankLoad : std::uint8_t {
+  kPadded,  // requests x the largest rank: BGMV
+  kSum,     // the sum of ranks: MBGMV
+};
+
+// The LoRA ranks of a set of requests.
+struct Ranks {
+  std::int64_t requests = 0;
+  std::int64_t sum = 0;
+  int max = 0;
+
+  Ranks with(int rank) const { return {requests + 1, sum + rank, rank > max ? rank : max}; }
+};
+
+// Latency of a batch: alpha_ms x its load + beta_ms.
+struct RankLine {
+  double alpha_ms = 0;
+  double beta_ms = 0;
+};
+
+// Least squares, with the share of the variance that it explains. None where the points have fewer
+// than two distinct loads.
+struct RankFit {
+  RankLine line;
+  double r2 = 0;
+};
+struct RankPoint {
+  double load = 0;
+  double latency_ms = 0;
+};
+std::optional<RankFit> fit_line(std::span<const RankPoint> points);
+
+struct RankModel {
+  RankLoad load = RankLoad::kSum;
+  RankLine prefill, decode;
+};
+
+double load_of(RankLoad load, const Ranks& ranks);
+// Of no requests: 0, since nothing runs. The paper leaves that out.
+double latency_ms(RankLoad load, const RankLine& line, const Ranks& ranks);
+
+struct RankServer {
+  Ranks queue;                // waiting for their prefill
+  Ranks all;                  // those and the running ones
+  std::int64_t requests = 0;  // all, those of the base model too
+};
+
+struct RankGoal {
+  double output_tokens = 1;  // avg_resp_len
+  double slo_ms = 0;         // per decoding step; 0: none
+  double penalty_ms = 0;     // of a server that misses it with the request
+};
+
+// CalcCost: added prefill time, spread over the tokens of an answer, and added time per decoding
+// step, with the penalty.
+double added_cost_ms(const RankModel& model, const RankServer& server, int rank,
+                     const RankGoal& goal);
+// total_cost, whose least server gets the request; of equals the first. The cost of the server's
+// requests together.
+double total_cost_ms(const RankModel& model, const RankServer& server, int rank,
+                     const RankGoal& goal);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_BASELINES_SHARED_RANK_COST_H_

@@ -1,0 +1,201 @@
+// Rank-aware routing: the paper's worked example (CaraServe 2.3, Fig. 5), Algorithm 1 against a
+// naive version of it, and the policy on a cluster.
+#include "baselines/shared/rank_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/core/rng.h"
+#include "engine/serve/rank_counts.h"
+#include "tests/support/test_cluster.h"
+
+namespace servelab {
+namespace {
+
+Ranks many(int requests, int rank) { return {requests, std::int64_t{requests} * rank, rank}; }
+
+// --- the worked example ---
+
+// 24 requests of rank 32, and 16 of rank 64; all of them decode.
+const RankServer kFirst{{}, many(24, 32), 24};
+const RankServer kSecond{{}, many(16, 64), 16};
+constexpr int kNew = 64;
+
+// Through the two latencies that the paper states, 24 x 32 and 16 x 64: exactly determined.
+RankModel through(RankLoad load, double first_ms, double second_ms) {
+  const std::vector<RankPoint> points = {{load_of(load, kFirst.all), first_ms},
+                                         {load_of(load, kSecond.all), second_ms}};
+  const RankLine line = fit_line(points)->line;
+  return {load, line, line};
+}
+const RankModel kBgmv = through(RankLoad::kPadded, 34.8, 35.8);
+const RankModel kMbgmv = through(RankLoad::kSum, 35.3, 35.9);
+
+int choice(const RankModel& model, const RankGoal& goal) {
+  return total_cost_ms(model, kFirst, kNew, goal) <= total_cost_ms(model, kSecond, kNew, goal) ? 1
+                                                                                               : 2;
+}
+double after_ms(const RankModel& model, const RankServer& server) {
+  return latency_ms(model.load, model.decode, server.all.with(kNew));
+}
+
+TEST(RankCost, BgmvSendsTheRequestToTheSecondServerAndMbgmvToTheFirst) {
+  const RankGoal goal{.output_tokens = 60, .slo_ms = 36, .penalty_ms = 1e3};
+  EXPECT_EQ(choice(kMbgmv, goal), 1);
+  const RankModel rounded{RankLoad::kPadded, {.0036, 32.07}, {.0036, 32.07}};
+  EXPECT_EQ(choice(rounded, goal), 2);
+}
+
+// Only the penalty sends MBGMV to the first server: the request adds the same to both, and the
+// second has fewer requests to wait for it.
+TEST(RankCost, WithoutThePenaltyMbgmvGoesToTheSecondServerToo) {
+  const RankGoal goal{.output_tokens = 60, .slo_ms = 36, .penalty_ms = 0};
+  EXPECT_EQ(choice(kMbgmv, goal), 2);
+  EXPECT_EQ(choice(kBgmv, goal), 2);
+}
+
+// The stated latencies are rounded to 0.1 ms. A line within that rounding keeps the 36 ms on the
+// second server; the one through the middles misses it by 0.05 ms.
+TEST(RankCost, TheRoundingOfTheStatedLatenciesDecidesWhetherTheSloIsKept) {
+  const RankModel rounded{RankLoad::kPadded, {.0036, 32.07}, {.0036, 32.07}};
+  EXPECT_NEAR(latency_ms(rounded.load, rounded.decode, kFirst.all), 34.8, 0.05);
+  EXPECT_NEAR(latency_ms(rounded.load, rounded.decode, kSecond.all), 35.8, 0.05);
+  EXPECT_LE(after_ms(rounded, kSecond), 36);
+  EXPECT_NEAR(after_ms(kBgmv, kSecond), 36.05, 0.001);
+  EXPECT_GT(after_ms(kBgmv, kFirst), 38);   // 25 requests of rank 64 now
+  EXPECT_LT(after_ms(kMbgmv, kFirst), 36);  // its sum grows by 64 only
+  EXPECT_GT(after_ms(kMbgmv, kSecond), 36);
+}
+
+// --- Algorithm 1, as the paper writes it down ---
+
+struct NaiveServer {
+  std::vector<int> running, queue;  // ranks; 0: the base model
+};
+
+double naive_perf(RankLoad load, const RankLine& line, const std::vector<int>& ranks) {
+  std::vector<int> adapted;
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(adapted),
+               [](int r) { return r > 0; });
+  if (adapted.empty()) return 0;
+  const double sum = std::accumulate(adapted.begin(), adapted.end(), 0.0);
+  const double most = *std::max_element(adapted.begin(), adapted.end());
+  const double size = static_cast<double>(adapted.size());
+  return line.alpha_ms * (load == RankLoad::kPadded ? size * most : sum) + line.beta_ms;
+}
+
+std::size_t naive_choice(const RankModel& model, const std::vector<NaiveServer>& servers, int rank,
+                         const RankGoal& goal, std::vector<double>* costs) {
+  const auto plus = [](std::vector<int> a, const std::vector<int>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  for (const NaiveServer& server : servers) {
+    const std::vector<int> exists = plus(server.running, server.queue);
+    const double prefill = naive_perf(model.load, model.prefill, plus(server.queue, {rank})) -
+                           naive_perf(model.load, model.prefill, server.queue);
+    const double after = naive_perf(model.load, model.decode, plus(exists, {rank}));
+    double cost =
+        prefill / goal.output_tokens + after - naive_perf(model.load, model.decode, exists);
+    if (goal.slo_ms > 0 && after > goal.slo_ms) cost += goal.penalty_ms;
+    costs->push_back(cost * static_cast<double>(exists.size()));
+  }
+  return static_cast<std::size_t>(std::min_element(costs->begin(), costs->end()) - costs->begin());
+}
+
+// Requests come and go; the counts are kept, and never rebuilt.
+TEST(RankCost, ChoosesAsTheNaiveAlgorithmOnRandomClusters) {
+  RngStream rng(1, "clusters");
+  const auto draw_rank = [&] {
+    static constexpr int kRanks[] = {0, 8, 16, 32, 64, 128};
+    return kRanks[rng.below(std::size(kRanks))];
+  };
+  for (int round = 0; round < 10'000; ++round) {
+    const RankModel model{rng.below(2) == 0 ? RankLoad::kPadded : RankLoad::kSum,
+                          {rng.uniform() * 0.01, rng.uniform() * 50},
+                          {rng.uniform() * 0.01, rng.uniform() * 50}};
+    const RankGoal goal{1 + rng.uniform() * 100, rng.below(2) == 0 ? 0 : rng.uniform() * 60, 1e3};
+    std::vector<NaiveServer> naive(1 + rng.below(8));
+    std::vector<RankServer> servers;
+    for (NaiveServer& server : naive) {
+      RankCounts queue, all;
+      for (auto* const ranks : {&server.running, &server.queue}) {
+        const auto events = rng.below(30);
+        for (std::uint64_t i = 0; i < events; ++i) {
+          const bool queued = ranks == &server.queue;
+          if (!ranks->empty() && rng.below(3) == 0) {
+            const auto gone =
+                ranks->begin() + static_cast<std::ptrdiff_t>(rng.below(ranks->size()));
+            all.remove(*gone);
+            if (queued) queue.remove(*gone);
+            ranks->erase(gone);
+          } else {
+            ranks->push_back(draw_rank());
+            all.add(ranks->back());
+            if (queued) queue.add(ranks->back());
+          }
+        }
+      }
+      servers.push_back({{queue.requests(), queue.sum(), queue.max()},
+                         {all.requests(), all.sum(), all.max()},
+                         static_cast<std::int64_t>(server.running.size() + server.queue.size())});
+    }
+    const int rank = std::max(8, draw_rank());
+    std::vector<double> costs;
+    const std::size_t expected = naive_choice(model, naive, rank, goal, &costs);
+    std::size_t best = 0;
+    double least = 0;
+    for (std::size_t i = 0; i < servers.size(); ++i) {
+      const double cost = total_cost_ms(model, servers[i], rank, goal);
+      ASSERT_NEAR(cost, costs[i], 1e-6 * std::max(1.0, std::abs(costs[i]))) << round;
+      if (i == 0 || cost < least) {
+        best = i;
+        least = cost;
+      }
+    }
+    // Servers that cost the same but for rounding are as good as each other.
+    ASSERT_NEAR(costs[best], costs[expected], 1e-6 * std::max(1.0, costs[expected])) << round;
+  }
+}
+
+TEST(RankCost, ALineNeedsTwoLoads) {
+  EXPECT_FALSE(fit_line({}).has_value());
+  const std::vector<RankPoint> one = {{64, 35}, {64, 36}};
+  EXPECT_FALSE(fit_line(one).has_value());
+  const std::vector<RankPoint> noisy = {{0, 1}, {1, 2}, {2, 5}, {3, 6}};
+  const RankFit fit = *fit_line(noisy);
+  EXPECT_NEAR(fit.line.alpha_ms, 1.8, 1e-12);
+  EXPECT_NEAR(fit.line.beta_ms, 0.8, 1e-12);
+  EXPECT_NEAR(fit.r2, 16.2 / 17, 1e-12);
+}
+
+// --- on a cluster ---
+
+TEST(RankAware, ServesEveryRequestUnderEveryTechniqueAndKernel) {
+  test::WorkloadShape shape;
+  shape.requests = 120;
+  shape.adapters = 12;
+  shape.rate_per_s = 400;
+  Workload workload = test::make_workload(shape, 4);
+  for (std::size_t i = 0; i < workload.adapters.size(); ++i) {
+    workload.adapters[i].rank = 8 << (i % 4);
+  }
+  for (const char* technique : {"slora", "punica", "dlora", "unmerged-only"}) {
+    for (const char* params :
+         {"{}", "{kernel: bgmv, slo_ms: 36}", "{decode: [0.0036, 32], slo_ms: 36}"}) {
+      test::RunOptions options;
+      options.technique = technique;
+      options.engine = test::small_engine();
+      options.replicas = 4;
+      options.route = "rank-aware";
+      options.route_params = params;
+      const RunRecord record = test::run(workload, options);
+      EXPECT_EQ(test::violation(workload, record), "") << technique << " " << params;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace servelab
