@@ -46,25 +46,20 @@ RankLine line_of(const CostModel& cost, LoraKernel kernel, int max_batch, int to
   return fit_line(points)->line;  // several ranks: several loads
 }
 
-}  // namespace
-
-class RankAware final : public ClusterPolicy {
+// A router by a performance model; what it makes of the model is the policies' own.
+class RankRouter : public ClusterPolicy {
  public:
-  std::string summary() const override {
-    return "the replica whose requests it slows down least, by ranks (CaraServe 5)";
-  }
   void fields(ParamFields& f) override {
     add_kernel_field(f, &kernel_);
-    f.add("slo_ms", &goal_.slo_ms, "of a decoding step; 0: no penalty").range(0, 1e6);
-    f.add("penalty_ms", &goal_.penalty_ms, "of a replica that misses it with the request")
-        .range(0, 1e12);
     f.add("output_tokens", &output_tokens_, "average response before one has ended").range(1, 1e6);
     f.add("prompt_tokens", &prompt_tokens_, "of the prefills that the model is fitted to")
         .range(1, 1 << 20);
     f.add("context_tokens", &context_tokens_, "of the decodes that the model is fitted to")
         .range(1, 1 << 20);
     for (const auto& [name, line] : {std::pair{"prefill", &prefill_}, {"decode", &decode_}}) {
-      f.add(name, line, "alpha and beta in ms; empty: fitted to the hardware profile's costs");
+      const std::string of = std::string(name) + "'s latency; both 0: fitted to the costs";
+      f.add(std::string(name) + "_alpha_ms", &line->alpha_ms, "by load, of a " + of).range(0, 1e6);
+      f.add(std::string(name) + "_beta_ms", &line->beta_ms, "of a " + of).range(0, 1e6);
     }
   }
 
@@ -74,9 +69,14 @@ class RankAware final : public ClusterPolicy {
     model_.load = kernels::traits(kernel).padded ? RankLoad::kPadded : RankLoad::kSum;
     const ReplicaView& first = *view.replicas().front();
     const int batch = first.limits().max_batch;
-    model_.prefill =
-        line(prefill_, "prefill", first.cost(), kernel, std::min(batch, 8), prompt_tokens_, 0);
-    model_.decode = line(decode_, "decode", first.cost(), kernel, batch, 1, context_tokens_);
+    model_.prefill = prefill_;
+    model_.decode = decode_;
+    if (is_open(prefill_)) {
+      model_.prefill = line_of(first.cost(), kernel, std::min(batch, 8), prompt_tokens_, 0);
+    }
+    if (is_open(decode_)) {
+      model_.decode = line_of(first.cost(), kernel, batch, 1, context_tokens_);
+    }
   }
 
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
@@ -88,8 +88,7 @@ class RankAware final : public ClusterPolicy {
       const auto requests = static_cast<std::int64_t>(replica->unfinished());
       const RankServer server{ranks_of(replica->waiting_ranks()),
                               ranks_of(replica->unfinished_ranks()), requests};
-      const double cost =
-          rank == 0 ? static_cast<double>(requests) : total_cost_ms(model_, server, rank, goal_);
+      const double cost = rank == 0 ? static_cast<double>(requests) : cost_of(server, rank);
       if (replica == view.replicas().front() || cost < least) {
         best = replica->id();
         least = cost;
@@ -103,28 +102,72 @@ class RankAware final : public ClusterPolicy {
     goal_.output_tokens = static_cast<double>(finished_tokens_) / static_cast<double>(++finished_);
   }
 
+ protected:
+  // What speaks against a server for a request of this rank.
+  virtual double cost_of(const RankServer& server, int rank) const = 0;
+  RankModel model_;
+  RankGoal goal_;
+
  private:
-  static RankLine line(const std::vector<double>& given, const char* name, const CostModel& cost,
-                       LoraKernel kernel, int max_batch, int tokens, int context) {
-    if (given.empty()) return line_of(cost, kernel, max_batch, tokens, context);
-    if (given.size() != 2 || given[0] < 0 || given[1] < 0) {
-      throw SpecError(std::string("cluster policy 'rank-aware': '") + name +
-                      "' is [alpha, beta], both in ms and neither negative");
-    }
-    return {given[0], given[1]};
-  }
+  static bool is_open(const RankLine& line) { return line.alpha_ms == 0 && line.beta_ms == 0; }
 
   std::string kernel_ = "mbgmv";
-  RankGoal goal_{.output_tokens = 1, .slo_ms = 0, .penalty_ms = 1e3};
   double output_tokens_ = 60;  // as the paper's simulator
   int prompt_tokens_ = 64;
   int context_tokens_ = 128;
-  std::vector<double> prefill_, decode_;
-  RankModel model_;
+  RankLine prefill_, decode_;
   std::int64_t finished_ = 0;
   std::int64_t finished_tokens_ = 0;
+};
+
+}  // namespace
+
+class RankAware final : public RankRouter {
+ public:
+  RankAware() { goal_.penalty_ms = 1e3; }
+  std::string summary() const override {
+    return "the replica whose requests it slows down least, by ranks (CaraServe 5)";
+  }
+  void fields(ParamFields& f) override {
+    RankRouter::fields(f);
+    f.add("slo_ms", &goal_.slo_ms, "of a decoding step; 0: no penalty").range(0, 1e6);
+    f.add("penalty_ms", &goal_.penalty_ms, "of a replica that misses it with the request")
+        .range(0, 1e12);
+  }
+
+ private:
+  double cost_of(const RankServer& server, int rank) const override {
+    return total_cost_ms(model_, server, rank, goal_);
+  }
+};
+
+// As the paper's public simulator has it: no penalty, a prefill takes 1.5 times the decoding step
+// that it joins, and a full replica gets a request only when all are full.
+class RankAwareArtifact final : public RankRouter {
+ public:
+  std::string summary() const override {
+    return "rank-aware as CaraServe's public simulator: no penalty, full replicas last";
+  }
+  void fields(ParamFields& f) override {
+    RankRouter::fields(f);
+    f.add("max_requests", &max_requests_, "unfinished requests of a full replica").range(1, 1e6);
+  }
+
+ private:
+  double cost_of(const RankServer& server, int rank) const override {
+    constexpr double kPrefillOverDecode = 1.5;
+    constexpr double kFull = 1e12;
+    const auto requests = static_cast<double>(server.requests);
+    if (server.requests >= max_requests_) return kFull + requests;
+    const double after = latency_ms(model_.load, model_.decode, server.all.with(rank));
+    const double before = latency_ms(model_.load, model_.decode, server.all);
+    return requests * (kPrefillOverDecode * after / goal_.output_tokens + after - before);
+  }
+
+  int max_requests_ = 32;
 };
 
 }  // namespace servelab
 
 SERVELAB_CLUSTER_POLICY("rank-aware", RankAware)
+SERVELAB_CLUSTER_POLICY("rank-aware-artifact", RankAwareArtifact)

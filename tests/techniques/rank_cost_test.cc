@@ -174,6 +174,7 @@ TEST(RankCost, ALineNeedsTwoLoads) {
 // --- on a cluster ---
 
 TEST(RankAware, ServesEveryRequestUnderEveryTechniqueAndKernel) {
+  using Route = std::pair<const char*, const char*>;
   test::WorkloadShape shape;
   shape.requests = 120;
   shape.adapters = 12;
@@ -183,16 +184,21 @@ TEST(RankAware, ServesEveryRequestUnderEveryTechniqueAndKernel) {
     workload.adapters[i].rank = 8 << (i % 4);
   }
   for (const char* technique : {"slora", "punica", "dlora", "unmerged-only"}) {
-    for (const char* params :
-         {"{}", "{kernel: bgmv, slo_ms: 36}", "{decode: [0.0036, 32], slo_ms: 36}"}) {
+    for (const auto& [route, params] :
+         {Route{"rank-aware", "{}"},
+          {"rank-aware", "{kernel: bgmv, slo_ms: 36}"},
+          {"rank-aware", "{decode_alpha_ms: 0.0036, decode_beta_ms: 32, slo_ms: 36}"},
+          {"rank-aware-artifact", "{}"},
+          {"rank-aware-artifact", "{max_requests: 1}"},
+          {"first-fit", "{max_requests: 2}"}}) {
       test::RunOptions options;
       options.technique = technique;
       options.engine = test::small_engine();
       options.replicas = 4;
-      options.route = "rank-aware";
+      options.route = route;
       options.route_params = params;
       const RunRecord record = test::run(workload, options);
-      EXPECT_EQ(test::violation(workload, record), "") << technique << " " << params;
+      EXPECT_EQ(test::violation(workload, record), "") << technique << " " << route << params;
     }
   }
 }
