@@ -54,6 +54,10 @@ def only(names: list[str], root: Path) -> Chosen:
 
 
 def _of_spec(spec_id: str, root: Path) -> list[Chosen]:
+    folder = Path(spec_id)
+    if folder.is_absolute() or ".." in folder.parts:
+        raise VerbError(f"{shown(folder)} is a folder, where a spec's id is to be named, such as "
+                        f"dlora/fig10; try: {folder.name} --results {shown(folder.parent)}")
     results = Results.load(spec_id, root)
     columns = results.columns
     varying = [name for name in results.sweep_columns if len(set(columns[name].tolist())) > 1]

@@ -7,10 +7,11 @@ import h5py
 import numpy as np
 import pytest
 
-from analysis import claims, published
+from analysis import claims, published, selection
 from analysis.draw import main
 from analysis.errors import ResultsError, command_for
 from analysis.results import Results
+from analysis.verb import VerbError
 from conftest import MAKERS, Spec, fig05, latency_spec
 
 MEAN = "latency_per_token_mean_s"
@@ -211,3 +212,9 @@ def test_published_factors_follow_from_the_published_points():
             largest = np.max(published.curve("dlora/fig10", metric, base)[1] / dlora)
             assert largest == pytest.approx(
                 published.claim(f"dlora/fig10-{base.split('-')[0]}-{claimed}"), abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["/tmp/out/mine", "../out/mine"])
+def test_a_folder_in_place_of_a_spec_is_one_line(name, tmp_path):
+    with pytest.raises(VerbError, match="a spec's id is to be named.*try: mine --results .*out"):
+        selection.choose([name], tmp_path)
