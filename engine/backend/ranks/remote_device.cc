@@ -64,9 +64,10 @@ RemoteDevice::~RemoteDevice() {
 }
 
 std::vector<std::byte> RemoteDevice::call(Purpose purpose, Message kind, const WireWriter& message,
-                                          Deadline deadline) const {
+                                          Deadline deadline,
+                                          const std::function<void(Connection*)>& content) const {
   try {
-    return peer_->call(purpose, kind, message, deadline);
+    return peer_->call(purpose, kind, message, deadline, content);
   } catch (const GroupError& problem) {
     group_->fail(problem.what());
     throw;
@@ -79,14 +80,9 @@ std::vector<std::byte> RemoteDevice::call(Purpose purpose, Message kind, const W
 void RemoteDevice::send(Message kind, const LoadRequest& request,
                         const LoraWeights& content) const {
   const Deadline deadline = group_->set_up_deadline();
-  try {
-    peer_->call(Purpose::kLoads, kind, encode(request), deadline, [&](Connection* to) {
-      if (!request.held) send_content(content, to, deadline);
-    });
-  } catch (const GroupError& problem) {
-    group_->fail(problem.what());
-    throw;
-  }
+  call(Purpose::kLoads, kind, encode(request), deadline, [&](Connection* to) {
+    if (!request.held) send_content(content, to, deadline);
+  });
 }
 
 void RemoteDevice::hold(const Load& load, std::shared_ptr<const LoraWeights> weights) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -53,7 +54,8 @@ class RemoteDevice final : public Device {
 
  private:
   std::vector<std::byte> call(Purpose purpose, Message kind, const WireWriter& message,
-                              Deadline deadline) const;
+                              Deadline deadline,
+                              const std::function<void(Connection*)>& content = {}) const;
   void send(Message kind, const LoadRequest& request, const LoraWeights& content) const;
 
   RankGroup* const group_;
