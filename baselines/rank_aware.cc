@@ -1,9 +1,9 @@
 // CaraServe's routing (5, Algorithm 1): the server whose requests one more request costs least, by
 // how batched LoRA slows down with ranks.
 //
-// The paper leaves open what a performance model says of no requests (nothing runs: 0), what of a
-// request without an adapter (rank 0: it goes where the fewest requests are), how large a large
-// penalty is, and what the average response is before one has ended.
+// The paper leaves open what a request without an adapter costs (rank 0: it goes where the fewest
+// requests are), how large a large penalty is, and what the average response is before one has
+// ended.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -131,6 +131,8 @@ class RankAware final : public RankRouter {
   void fields(ParamFields& f) override {
     RankRouter::fields(f);
     f.add("slo_ms", &goal_.slo_ms, "of a decoding step; 0: no penalty").range(0, 1e6);
+    f.add("idle_is_free", &model_.idle_is_free,
+          "a batch of no requests takes nothing, where the paper's formula says beta");
     f.add("penalty_ms", &goal_.penalty_ms, "of a replica that misses it with the request")
         .range(0, 1e12);
   }
@@ -159,8 +161,8 @@ class RankAwareArtifact final : public RankRouter {
     constexpr double kFull = 1e12;
     const auto requests = static_cast<double>(server.requests);
     if (server.requests >= max_requests_) return kFull + requests;
-    const double after = latency_ms(model_.load, model_.decode, server.all.with(rank));
-    const double before = latency_ms(model_.load, model_.decode, server.all);
+    const double after = latency_ms(model_, model_.decode, server.all.with(rank));
+    const double before = latency_ms(model_, model_.decode, server.all);
     return requests * (kPrefillOverDecode * after / goal_.output_tokens + after - before);
   }
 

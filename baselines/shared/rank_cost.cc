@@ -30,17 +30,17 @@ double load_of(RankLoad load, const Ranks& ranks) {
   return static_cast<double>(load == RankLoad::kPadded ? ranks.requests * ranks.max : ranks.sum);
 }
 
-double latency_ms(RankLoad load, const RankLine& line, const Ranks& ranks) {
-  if (ranks.requests == 0) return 0;
-  return line.alpha_ms * load_of(load, ranks) + line.beta_ms;
+double latency_ms(const RankModel& model, const RankLine& line, const Ranks& ranks) {
+  if (model.idle_is_free && ranks.requests == 0) return 0;
+  return line.alpha_ms * load_of(model.load, ranks) + line.beta_ms;
 }
 
 double added_cost_ms(const RankModel& model, const RankServer& server, int rank,
                      const RankGoal& goal) {
-  const double prefill = latency_ms(model.load, model.prefill, server.queue.with(rank)) -
-                         latency_ms(model.load, model.prefill, server.queue);
-  const double decode = latency_ms(model.load, model.decode, server.all.with(rank));
-  const double added = decode - latency_ms(model.load, model.decode, server.all);
+  const double prefill = latency_ms(model, model.prefill, server.queue.with(rank)) -
+                         latency_ms(model, model.prefill, server.queue);
+  const double decode = latency_ms(model, model.decode, server.all.with(rank));
+  const double added = decode - latency_ms(model, model.decode, server.all);
   const double penalty = goal.slo_ms > 0 && decode > goal.slo_ms ? goal.penalty_ms : 0;
   return prefill / goal.output_tokens + added + penalty;
 }

@@ -45,11 +45,13 @@ std::optional<RankFit> fit_line(std::span<const RankPoint> points);
 struct RankModel {
   RankLoad load = RankLoad::kSum;
   RankLine prefill, decode;
+  // What a batch of no requests takes: beta_ms, as the paper's formula says, or nothing. Then a
+  // server that has a queue is the cheapest to wait at, since its next prefill costs no beta.
+  bool idle_is_free = false;
 };
 
 double load_of(RankLoad load, const Ranks& ranks);
-// Of no requests: 0, since nothing runs. The paper leaves that out.
-double latency_ms(RankLoad load, const RankLine& line, const Ranks& ranks);
+double latency_ms(const RankModel& model, const RankLine& line, const Ranks& ranks);
 
 struct RankServer {
   Ranks queue;                // waiting for their prefill

@@ -38,7 +38,7 @@ int choice(const RankModel& model, const RankGoal& goal) {
                                                                                                : 2;
 }
 double after_ms(const RankModel& model, const RankServer& server) {
-  return latency_ms(model.load, model.decode, server.all.with(kNew));
+  return latency_ms(model, model.decode, server.all.with(kNew));
 }
 
 TEST(RankCost, BgmvSendsTheRequestToTheSecondServerAndMbgmvToTheFirst) {
@@ -60,8 +60,8 @@ TEST(RankCost, WithoutThePenaltyMbgmvGoesToTheSecondServerToo) {
 // second server; the one through the middles misses it by 0.05 ms.
 TEST(RankCost, TheRoundingOfTheStatedLatenciesDecidesWhetherTheSloIsKept) {
   const RankModel rounded{RankLoad::kPadded, {.0036, 32.07}, {.0036, 32.07}};
-  EXPECT_NEAR(latency_ms(rounded.load, rounded.decode, kFirst.all), 34.8, 0.05);
-  EXPECT_NEAR(latency_ms(rounded.load, rounded.decode, kSecond.all), 35.8, 0.05);
+  EXPECT_NEAR(latency_ms(rounded, rounded.decode, kFirst.all), 34.8, 0.05);
+  EXPECT_NEAR(latency_ms(rounded, rounded.decode, kSecond.all), 35.8, 0.05);
   EXPECT_LE(after_ms(rounded, kSecond), 36);
   EXPECT_NEAR(after_ms(kBgmv, kSecond), 36.05, 0.001);
   EXPECT_GT(after_ms(kBgmv, kFirst), 38);   // 25 requests of rank 64 now
@@ -75,15 +75,15 @@ struct NaiveServer {
   std::vector<int> running, queue;  // ranks; 0: the base model
 };
 
-double naive_perf(RankLoad load, const RankLine& line, const std::vector<int>& ranks) {
+double naive_perf(const RankModel& model, const RankLine& line, const std::vector<int>& ranks) {
   std::vector<int> adapted;
   std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(adapted),
                [](int r) { return r > 0; });
-  if (adapted.empty()) return 0;
+  if (adapted.empty()) return model.idle_is_free ? 0 : line.beta_ms;
   const double sum = std::accumulate(adapted.begin(), adapted.end(), 0.0);
   const double most = *std::max_element(adapted.begin(), adapted.end());
   const double size = static_cast<double>(adapted.size());
-  return line.alpha_ms * (load == RankLoad::kPadded ? size * most : sum) + line.beta_ms;
+  return line.alpha_ms * (model.load == RankLoad::kPadded ? size * most : sum) + line.beta_ms;
 }
 
 std::size_t naive_choice(const RankModel& model, const std::vector<NaiveServer>& servers, int rank,
@@ -94,11 +94,10 @@ std::size_t naive_choice(const RankModel& model, const std::vector<NaiveServer>&
   };
   for (const NaiveServer& server : servers) {
     const std::vector<int> exists = plus(server.running, server.queue);
-    const double prefill = naive_perf(model.load, model.prefill, plus(server.queue, {rank})) -
-                           naive_perf(model.load, model.prefill, server.queue);
-    const double after = naive_perf(model.load, model.decode, plus(exists, {rank}));
-    double cost =
-        prefill / goal.output_tokens + after - naive_perf(model.load, model.decode, exists);
+    const double prefill = naive_perf(model, model.prefill, plus(server.queue, {rank})) -
+                           naive_perf(model, model.prefill, server.queue);
+    const double after = naive_perf(model, model.decode, plus(exists, {rank}));
+    double cost = prefill / goal.output_tokens + after - naive_perf(model, model.decode, exists);
     if (goal.slo_ms > 0 && after > goal.slo_ms) cost += goal.penalty_ms;
     costs->push_back(cost * static_cast<double>(exists.size()));
   }
@@ -115,7 +114,8 @@ TEST(RankCost, ChoosesAsTheNaiveAlgorithmOnRandomClusters) {
   for (int round = 0; round < 10'000; ++round) {
     const RankModel model{rng.below(2) == 0 ? RankLoad::kPadded : RankLoad::kSum,
                           {rng.uniform() * 0.01, rng.uniform() * 50},
-                          {rng.uniform() * 0.01, rng.uniform() * 50}};
+                          {rng.uniform() * 0.01, rng.uniform() * 50},
+                          rng.below(2) == 0};
     const RankGoal goal{1 + rng.uniform() * 100, rng.below(2) == 0 ? 0 : rng.uniform() * 60, 1e3};
     std::vector<NaiveServer> naive(1 + rng.below(8));
     std::vector<RankServer> servers;
@@ -186,7 +186,7 @@ TEST(RankAware, ServesEveryRequestUnderEveryTechniqueAndKernel) {
   for (const char* technique : {"slora", "punica", "dlora", "unmerged-only"}) {
     for (const auto& [route, params] :
          {Route{"rank-aware", "{}"},
-          {"rank-aware", "{kernel: bgmv, slo_ms: 36}"},
+          {"rank-aware", "{kernel: bgmv, slo_ms: 36, idle_is_free: true}"},
           {"rank-aware", "{decode_alpha_ms: 0.0036, decode_beta_ms: 32, slo_ms: 36}"},
           {"rank-aware-artifact", "{}"},
           {"rank-aware-artifact", "{max_requests: 1}"},
