@@ -6,6 +6,7 @@
 // ended.
 #include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "baselines/shared/kernel_param.h"
@@ -16,6 +17,7 @@ namespace servelab {
 namespace {
 
 constexpr double kNsPerMs = 1e6;
+constexpr double kSimulatedOutput = 60;  // tokens of an average response in the public simulator
 constexpr std::array kProfiledRanks = {8, 16, 32, 64, 128};
 
 Ranks ranks_of(const RankCounts& counts) { return {counts.requests(), counts.sum(), counts.max()}; }
@@ -43,40 +45,25 @@ RankLine line_of(const CostModel& cost, LoraKernel kernel, int max_batch, int to
       points.push_back({load_of(load, ranks), static_cast<double>(step.total()) / kNsPerMs});
     }
   }
-  return fit_line(points)->line;  // several ranks: several loads
+  return *fit_line(points);  // several ranks: several loads
 }
 
-// A router by a performance model; what it makes of the model is the policies' own.
+// A router by the performance model of a decoding step; what it makes of it is the policies' own.
 class RankRouter : public ClusterPolicy {
  public:
   void fields(ParamFields& f) override {
     add_kernel_field(f, &kernel_);
-    f.add("output_tokens", &output_tokens_, "average response before one has ended").range(1, 1e6);
-    f.add("prompt_tokens", &prompt_tokens_, "of the prefills that the model is fitted to")
-        .range(1, 1 << 20);
     f.add("context_tokens", &context_tokens_, "of the decodes that the model is fitted to")
         .range(1, 1 << 20);
-    for (const auto& [name, line] : {std::pair{"prefill", &prefill_}, {"decode", &decode_}}) {
-      const std::string of = std::string(name) + "'s latency; both 0: fitted to the costs";
-      f.add(std::string(name) + "_alpha_ms", &line->alpha_ms, "by load, of a " + of).range(0, 1e6);
-      f.add(std::string(name) + "_beta_ms", &line->beta_ms, "of a " + of).range(0, 1e6);
-    }
+    add_line(f, "decode", &model_.decode);
   }
 
   void begin(const ClusterView& view) override {
-    goal_.output_tokens = output_tokens_;
     const LoraKernel kernel = kernel_from(kernel_);
     model_.load = kernels::traits(kernel).padded ? RankLoad::kPadded : RankLoad::kSum;
     const ReplicaView& first = *view.replicas().front();
-    const int batch = first.limits().max_batch;
-    model_.prefill = prefill_;
-    model_.decode = decode_;
-    if (is_open(prefill_)) {
-      model_.prefill = line_of(first.cost(), kernel, std::min(batch, 8), prompt_tokens_, 0);
-    }
-    if (is_open(decode_)) {
-      model_.decode = line_of(first.cost(), kernel, batch, 1, context_tokens_);
-    }
+    fit_if_open(first, kernel, first.limits().max_batch, 1, context_tokens_, &model_.decode);
+    begin_with(first, kernel);
   }
 
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
@@ -97,54 +84,73 @@ class RankRouter : public ClusterPolicy {
     return best;
   }
 
-  void on_finished(const FinishedRequest& request) override {
-    finished_tokens_ += request.output_tokens;
-    goal_.output_tokens = static_cast<double>(finished_tokens_) / static_cast<double>(++finished_);
-  }
-
  protected:
+  virtual void begin_with(const ReplicaView& /*first*/, LoraKernel /*kernel*/) {}
   // What speaks against a server for a request of this rank.
   virtual double cost_of(const RankServer& server, int rank) const = 0;
+
+  static void add_line(ParamFields& f, const std::string& name, RankLine* line) {
+    const std::string of = name + "'s latency; both 0: fitted to the costs";
+    f.add(name + "_alpha_ms", &line->alpha_ms, "by load, of a " + of).range(0, 1e6);
+    f.add(name + "_beta_ms", &line->beta_ms, "of a " + of).range(0, 1e6);
+  }
+  static void fit_if_open(const ReplicaView& replica, LoraKernel kernel, int max_batch, int tokens,
+                          int context, RankLine* line) {
+    if (line->alpha_ms != 0 || line->beta_ms != 0) return;
+    *line = line_of(replica.cost(), kernel, max_batch, tokens, context);
+  }
+
   RankModel model_;
-  RankGoal goal_;
 
  private:
-  static bool is_open(const RankLine& line) { return line.alpha_ms == 0 && line.beta_ms == 0; }
-
   std::string kernel_ = "mbgmv";
-  double output_tokens_ = 60;  // as the paper's simulator
-  int prompt_tokens_ = 64;
   int context_tokens_ = 128;
-  RankLine prefill_, decode_;
-  std::int64_t finished_ = 0;
-  std::int64_t finished_tokens_ = 0;
 };
 
 }  // namespace
 
 class RankAware final : public RankRouter {
  public:
-  RankAware() { goal_.penalty_ms = 1e3; }
   std::string summary() const override {
     return "the replica whose requests it slows down least, by ranks (CaraServe 5)";
   }
   void fields(ParamFields& f) override {
     RankRouter::fields(f);
-    f.add("slo_ms", &goal_.slo_ms, "of a decoding step; 0: no penalty").range(0, 1e6);
+    add_line(f, "prefill", &model_.prefill);
+    f.add("prompt_tokens", &prompt_tokens_, "of the prefills that the model is fitted to")
+        .range(1, 1 << 20);
+    f.add("output_tokens", &goal_.output_tokens, "average response before one has ended")
+        .range(1, 1e6);
     f.add("idle_is_free", &model_.idle_is_free,
           "a batch of no requests takes nothing, where the paper's formula says beta");
+    f.add("slo_ms", &goal_.slo_ms, "of a decoding step; 0: no penalty").range(0, 1e6);
     f.add("penalty_ms", &goal_.penalty_ms, "of a replica that misses it with the request")
         .range(0, 1e12);
   }
+  void on_finished(const FinishedRequest& request) override {
+    finished_tokens_ += request.output_tokens;
+    goal_.output_tokens = static_cast<double>(finished_tokens_) / static_cast<double>(++finished_);
+  }
 
  private:
+  void begin_with(const ReplicaView& first, LoraKernel kernel) override {
+    constexpr int kMostPrompts = 8;  // of a prefill that the model is fitted to
+    const int prompts = std::min(first.limits().max_batch, kMostPrompts);
+    fit_if_open(first, kernel, prompts, prompt_tokens_, 0, &model_.prefill);
+  }
   double cost_of(const RankServer& server, int rank) const override {
     return total_cost_ms(model_, server, rank, goal_);
   }
+
+  RankGoal goal_{.output_tokens = kSimulatedOutput, .slo_ms = 0, .penalty_ms = 1e3};
+  int prompt_tokens_ = 64;
+  std::int64_t finished_ = 0;
+  std::int64_t finished_tokens_ = 0;
 };
 
-// As the paper's public simulator has it: no penalty, a prefill takes 1.5 times the decoding step
-// that it joins, and a full replica gets a request only when all are full.
+// As the paper's public simulator has it: no penalty, one average response for the whole run, and a
+// full replica gets a request only when all are full. It takes 1.5 times a decoding step for a
+// prefill; here that step is the replica's with the request in it.
 class RankAwareArtifact final : public RankRouter {
  public:
   std::string summary() const override {
@@ -163,7 +169,7 @@ class RankAwareArtifact final : public RankRouter {
     if (server.requests >= max_requests_) return kFull + requests;
     const double after = latency_ms(model_, model_.decode, server.all.with(rank));
     const double before = latency_ms(model_, model_.decode, server.all);
-    return requests * (kPrefillOverDecode * after / goal_.output_tokens + after - before);
+    return requests * (kPrefillOverDecode * after / kSimulatedOutput + after - before);
   }
 
   int max_requests_ = 32;

@@ -2,7 +2,7 @@
 
 namespace servelab {
 
-std::optional<RankFit> fit_line(std::span<const RankPoint> points) {
+std::optional<RankLine> fit_line(std::span<const RankPoint> points) {
   const auto n = static_cast<double>(points.size());
   double x = 0;
   double y = 0;
@@ -12,18 +12,12 @@ std::optional<RankFit> fit_line(std::span<const RankPoint> points) {
   }
   double xx = 0;
   double xy = 0;
-  double yy = 0;
   for (const RankPoint& point : points) {
     xx += (point.load - x) * (point.load - x);
     xy += (point.load - x) * (point.latency_ms - y);
-    yy += (point.latency_ms - y) * (point.latency_ms - y);
   }
   if (!(xx > 0)) return std::nullopt;
-  RankFit fit;
-  fit.line.alpha_ms = xy / xx;
-  fit.line.beta_ms = y - fit.line.alpha_ms * x;
-  fit.r2 = yy > 0 ? xy * xy / (xx * yy) : 1;
-  return fit;
+  return RankLine{xy / xx, y - xy / xx * x};
 }
 
 double load_of(RankLoad load, const Ranks& ranks) {

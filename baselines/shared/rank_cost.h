@@ -30,17 +30,12 @@ struct RankLine {
   double beta_ms = 0;
 };
 
-// Least squares, with the share of the variance that it explains. None where the points have fewer
-// than two distinct loads.
-struct RankFit {
-  RankLine line;
-  double r2 = 0;
-};
 struct RankPoint {
   double load = 0;
   double latency_ms = 0;
 };
-std::optional<RankFit> fit_line(std::span<const RankPoint> points);
+// Least squares. None where the points have fewer than two distinct loads.
+std::optional<RankLine> fit_line(std::span<const RankPoint> points);
 
 struct RankModel {
   RankLoad load = RankLoad::kSum;

@@ -71,7 +71,8 @@ TEST_P(GemmTest, RowsAndPanelsAreIndependentBitForBit) {
 
 // More rows than the L2 cache holds of x, which the kernels cut into blocks.
 TEST_P(GemmTest, ManyRowsAreIndependentToo) {
-  if (isa() == Isa::kReference) GTEST_SKIP() << "has no blocks";
+  if (isa() == Isa::kReference)
+    GTEST_SKIP() << "the reference computes a product whole, not in blocks";
   Random random(4);
   const int k = 4098;
   const int m = 300;

@@ -342,7 +342,11 @@ CpuDevice::CpuDevice(const ModelConfig& model, const ModelWeights& weights,
     : LocalDevice(model, options), impl_(std::make_unique<Impl>(model, weights, options)) {}
 CpuDevice::~CpuDevice() { give_back_all(); }
 
-void CpuDevice::enter_thread() { impl_->team_.pin_caller(); }
+void CpuDevice::enter_thread() {
+  if (std::this_thread::get_id() == leader_) return;  // it is pinned
+  leader_ = std::this_thread::get_id();
+  impl_->team_.pin_caller();
+}
 
 const char* CpuDevice::unsupported(const StepPlan& plan) const {
   if (plan.device_share != 1.0) return "the CPU engine gives a step the whole device";

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "engine/backend/device/local_device.h"
@@ -51,6 +52,7 @@ class CpuDevice final : public LocalDevice {
   void prepare(const Load& /*load*/, std::shared_ptr<const LoraWeights> /*weights*/) override {}
 
   std::unique_ptr<Impl> impl_;
+  std::thread::id leader_;
 };
 
 // The matrices of every layer as they are multiplied, with something folded in.

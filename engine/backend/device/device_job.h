@@ -74,11 +74,11 @@ struct Load {
 
 // `T` is `S`, to be read or to be written.
 template <class T, class S>
-concept Either = std::is_same_v<std::remove_const_t<T>, S>;
+concept MaybeConst = std::is_same_v<std::remove_const_t<T>, S>;
 
 // Every field once, for what writes these structures and what reads them (ranks/wire.h). A new
 // field does not compile until it is named here.
-template <class Wire, Either<StepMode> T>
+template <class Wire, MaybeConst<StepMode> T>
 void each_field(Wire& wire, T& mode) {
   auto& [exec, kernel, device_share, host_copy] = mode;
   wire.choice(exec, 2, "exec");
@@ -87,13 +87,13 @@ void each_field(Wire& wire, T& mode) {
   wire.choice(host_copy, 2, "host_copy");
 }
 
-template <class Wire, Either<SamplingOptions> T>
+template <class Wire, MaybeConst<SamplingOptions> T>
 void each_field(Wire& wire, T& sampling) {
   auto& [temperature, top_p, seed] = sampling;
   wire.numbers(temperature, top_p, seed);
 }
 
-template <class Wire, Either<Sequence> T>
+template <class Wire, MaybeConst<Sequence> T>
 void each_field(Wire& wire, T& sequence) {
   auto& [context, tokens, blocks, adapter, lora, samples, draw] = sequence;
   wire.numbers(context, tokens, blocks, adapter, samples, draw);
@@ -101,14 +101,14 @@ void each_field(Wire& wire, T& sequence) {
   wire.require(context >= 0 && !tokens.empty(), "a sequence without tokens");
 }
 
-template <class Wire, Either<KvMove> T>
+template <class Wire, MaybeConst<KvMove> T>
 void each_field(Wire& wire, T& move) {
   auto& [request, to_host, tokens, blocks] = move;
   wire.numbers(request, to_host, tokens, blocks);
   wire.require(tokens >= 0, "a context of less than no tokens");
 }
 
-template <class Wire, Either<DeviceJob> T>
+template <class Wire, MaybeConst<DeviceJob> T>
 void each_field(Wire& wire, T& job) {
   auto& [dropped, moves, unmerge, merge, folded, mode, sampling, sequences, may_replay,
          measure_parts, wants_logits] = job;
@@ -119,14 +119,14 @@ void each_field(Wire& wire, T& job) {
   wire.list(sequences, "sequences");
 }
 
-template <class Wire, Either<DeviceResult> T>
+template <class Wire, MaybeConst<DeviceResult> T>
 void each_field(Wire& wire, T& result) {
   auto& [moving, switching, parts, sampled, logits] = result;
   auto& [dense, attention, lora, total] = parts;
   wire.numbers(moving, switching, dense, attention, lora, total, sampled, logits);
 }
 
-template <class Wire, Either<Load> T>
+template <class Wire, MaybeConst<Load> T>
 void each_field(Wire& wire, T& load) {
   auto& [adapter, width, folded] = load;
   wire.numbers(adapter, width, folded);

@@ -28,7 +28,7 @@ struct Hello {
   std::int32_t pid = 0;
 };
 
-template <class Wire, Either<Hello> T>
+template <class Wire, MaybeConst<Hello> T>
 void each_field(Wire& wire, T& hello) {
   auto& [identity, rank, ranks, purpose, process, host, pid] = hello;
   wire.text(identity.build);

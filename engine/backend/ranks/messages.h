@@ -60,7 +60,7 @@ struct OpenRank {
   bool shares = false;  // steps get shares of the device: plan.partitions is the worker's own too
 };
 
-template <class Wire, Either<OpenRank> T>
+template <class Wire, MaybeConst<OpenRank> T>
 void each_field(Wire& wire, T& open) {
   constexpr int kMost = 1 << 20;
   auto& [model, plan, shard, group, shares] = open;
@@ -102,7 +102,7 @@ struct StepReply {
   AdapterState state;
 };
 
-template <class Wire, Either<StepReply> T>
+template <class Wire, MaybeConst<StepReply> T>
 void each_field(Wire& wire, T& reply) {
   auto& [result, state] = reply;
   each_field(wire, result);
@@ -117,7 +117,7 @@ struct LoadRequest {
   std::string name;
 };
 
-template <class Wire, Either<LoadRequest> T>
+template <class Wire, MaybeConst<LoadRequest> T>
 void each_field(Wire& wire, T& request) {
   auto& [load, held, digest, name] = request;
   each_field(wire, load);
@@ -136,7 +136,7 @@ struct FailureText {
   std::string text;
 };
 
-template <class Wire, Either<FailureText> T>
+template <class Wire, MaybeConst<FailureText> T>
 void each_field(Wire& wire, T& failure) {
   wire.choice(failure.kind, 3, "a failure");
   wire.text(failure.text);

@@ -7,7 +7,7 @@
 #include "engine/backend/ranks/adapter_content.h"
 #include "engine/backend/ranks/hello.h"
 #include "engine/backend/ranks/messages.h"
-#include "engine/core/rng.h"
+#include "tests/support/device_testing.h"
 #include "tests/support/error_of.h"
 
 namespace servelab::ranks {
@@ -15,19 +15,6 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 using ::testing::StartsWith;
-
-ModelConfig small_model() {
-  ModelConfig model;
-  model.name = "small";
-  model.layers = 2;
-  model.hidden = 32;
-  model.heads = 2;
-  model.kv_heads = 1;
-  model.head_dim = 16;
-  model.ffn = 64;
-  model.vocab = 50;
-  return model;
-}
 
 Hello some_hello() {
   return {{"0123456789abcdef", "models"}, 3, 4, Purpose::kLoads, 0x1234567890abcdef, "node7", 4711};
@@ -114,14 +101,14 @@ std::vector<Decoder> decoders() {
       throw SpecError("a damaged message: hello");
     }
   };
-  const auto lora = random_adapter(small_model(), "a", 4, {"q", "down"}, 1);
+  const auto lora = random_adapter(test::small_model(), "a", 4, {"q", "down"}, 1);
   return {
       {"hello", encode_hello(some_hello()).data(), hello},
       {"open", encode(some_open()).data(), [](Bytes b) { decode<OpenRank>(b); }},
       {"job", encode(some_job()).data(), [](Bytes b) { decode<DeviceJob>(b); }},
       {"reply", encode(some_reply()).data(), [](Bytes b) { decode<StepReply>(b); }},
       {"load", encode(some_load()).data(), [](Bytes b) { decode<LoadRequest>(b); }},
-      {"shape", shape_of(*lora), [](Bytes b) { decode_shape(b, small_model()); }},
+      {"shape", shape_of(*lora), [](Bytes b) { decode_shape(b, test::small_model()); }},
   };
 }
 
@@ -208,10 +195,10 @@ std::vector<std::byte> shape_of(const LoraWeights& weights) {
 }
 
 TEST(RankMessages, AnAdaptersDigestIsOfShapesAndValues) {
-  const auto one = random_adapter(small_model(), "a", 4, {"q", "down"}, 1);
-  const auto same = random_adapter(small_model(), "b", 4, {"q", "down"}, 1);
-  const auto other = random_adapter(small_model(), "a", 4, {"q", "down"}, 2);
-  const auto elsewhere = random_adapter(small_model(), "a", 4, {"k", "down"}, 1);
+  const auto one = random_adapter(test::small_model(), "a", 4, {"q", "down"}, 1);
+  const auto same = random_adapter(test::small_model(), "b", 4, {"q", "down"}, 1);
+  const auto other = random_adapter(test::small_model(), "a", 4, {"q", "down"}, 2);
+  const auto elsewhere = random_adapter(test::small_model(), "a", 4, {"k", "down"}, 1);
   EXPECT_EQ(content_digest(*one), content_digest(*same));
   EXPECT_NE(content_digest(*one), content_digest(*other));
   EXPECT_NE(content_digest(*one), content_digest(*elsewhere));
