@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fits the embedded workload statistics and writes engine/workload/embedded_stats.cc.
+"""Fits the embedded workload statistics and writes data/embedded_stats.cc.
 
     data/fit_workloads.py [--data DIR] [--out FILE] [--report]
 
@@ -402,8 +402,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--data", default=os.environ.get("SERVELAB_DATA"))
-    parser.add_argument("--out", default=os.path.join(here, "..", "engine", "workload",
-                                                      "embedded_stats.cc"))
+    parser.add_argument("--out", default=os.path.join(here, "embedded_stats.cc"))
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     if not options.data:

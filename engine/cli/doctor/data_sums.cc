@@ -1,4 +1,4 @@
-// The same sums stand beside the statistics in engine/workload/embedded_stats.cc; a test compares.
+// The same sums stand beside the statistics in data/embedded_stats.cc; a test compares.
 #include "engine/cli/doctor/data_sums.h"
 
 #include <map>

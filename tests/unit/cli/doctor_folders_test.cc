@@ -79,7 +79,7 @@ TEST_F(DoctorOfData, FullReadsEveryFile) {
 // The embedded statistics say in comments what they were fitted to.
 TEST(DoctorSums, AreThoseOfTheEmbeddedStatistics) {
   const std::string text =
-      std::regex_replace(test::read_file(SERVELAB_SOURCE_DIR "/engine/workload/embedded_stats.cc"),
+      std::regex_replace(test::read_file(SERVELAB_SOURCE_DIR "/data/embedded_stats.cc"),
                          std::regex(R"(\n//\s*)"), " ");
   const std::regex pattern(R"((\w+/[\w.]+\.csv(?:\.gz)?)[^\n]*?SHA-256 ([0-9a-f]{64}))");
   int sums = 0;
