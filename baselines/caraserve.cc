@@ -5,6 +5,7 @@
 //
 // The paper's baselines (7.1) are settings of the same scheduler. OnDemand is `cold: wait`: the
 // prefill waits for the load. Cached, an oracle, is `engine: {cached_adapters: true}`.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,9 @@ struct CaraserveParams {
   std::string kernel = "bgmv";
   std::string cold = "host";
   std::string host_copy = "fused";
+  std::string take_over = "loaded";
   std::string loading = "wait";
+  std::string load_at = "admission";
   std::string idle = "keep";
   int prefill_batch = 1;
 
@@ -29,17 +32,36 @@ struct CaraserveParams {
     f.add("cold", &cold, "a prompt whose adapter is not there: LoRA on the host, or wait for it")
         .one_of({"host", "wait"});
     f.add("host_copy", &host_copy,
-          "how activations reach the host: copy and signal in one, or with a host that waits")
-        .one_of({"fused", "native"});
+          "how activations reach the host: copy and signal in one; a copy whose end the host waits "
+          "for; or a framework's copy to pageable memory")
+        .one_of({"fused", "synced", "pageable"});
+    f.add("take_over", &take_over,
+          "within a prefill, the device goes on with LoRA that the host began: never, once the "
+          "whole "
+          "adapter has come (4.1), or by groups of layers as they come (public code)")
+        .one_of({"never", "loaded", "layers"});
     f.add("loading", &loading,
           "a decode whose adapter still loads: the step waits, the host computes its LoRA, or it "
           "is left out of the step")
         .one_of({"wait", "host", "skip"});
+    f.add("load_at", &load_at,
+          "loads begin when requests join the batch, or as soon as the scheduler sees them, where "
+          "there is room")
+        .one_of({"admission", "arrival"});
     f.add("idle", &idle, "an adapter that no request uses: kept until others need room, or dropped")
         .one_of({"keep", "drop"});
     f.add("prefill_batch", &prefill_batch, "prompts in one prefill step").range(1, 4096);
   }
 };
+
+// The value of this name (plan.h).
+template <class T>
+T choice(const std::string& text, int count) {
+  int i = 0;
+  while (i < count && text != name(static_cast<T>(i))) ++i;
+  SL_CHECK(i < count, "no choice is called " + text);
+  return static_cast<T>(i);
+}
 
 class CaraservePolicy final : public ReplicaPolicy {
  public:
@@ -47,7 +69,8 @@ class CaraservePolicy final : public ReplicaPolicy {
       : params_(params),
         kernel_(kernel_from(params.kernel)),
         cold_on_host_(params.cold == "host"),
-        copy_(params.host_copy == "fused" ? HostCopy::kFused : HostCopy::kSynced) {}
+        copy_(choice<HostCopy>(params.host_copy, kHostCopies)),
+        take_over_(choice<TakeOver>(params.take_over, kTakeOvers)) {}
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
     out->kernel = kernel_;
@@ -55,7 +78,12 @@ class CaraservePolicy final : public ReplicaPolicy {
     builder_.begin(view, out);
     prefill(view, out);
     if (out->slices.empty()) decode(view, out);
+    if (params_.load_at == "arrival") load_for_waiting(view, out);
     drop_idle(view, out);
+    if (std::any_of(out->slices.begin(), out->slices.end(),
+                    [](const Slice& slice) { return slice.lora == LoraSite::kHost; })) {
+      out->take_over = take_over_;
+    }
     return !out->empty();
   }
 
@@ -103,6 +131,27 @@ class CaraservePolicy final : public ReplicaPolicy {
     return true;
   }
 
+  // In the queue's order, until one finds no room; nothing leaves the device for them.
+  void load_for_waiting(const ReplicaView& view, StepPlan* out) {
+    const AdapterPool& adapters = view.adapters();
+    const bool in_slots = adapters.memory() == AdapterMemory::kSlots;
+    std::int64_t room = builder_.free_blocks();
+    if (in_slots) {
+      room = adapters.slots() - adapters.held() + static_cast<std::int64_t>(out->evict.size()) -
+             static_cast<std::int64_t>(out->load.size());
+    }
+    for (const RequestId id : view.waiting()) {
+      const AdapterId adapter = view.request(id).adapter();
+      if (adapter == kBaseModel || adapters.residency(adapter) != Residency::kAbsent ||
+          std::find(out->load.begin(), out->load.end(), adapter) != out->load.end()) {
+        continue;
+      }
+      room -= in_slots ? 1 : adapters.blocks_of(adapter);
+      if (room < 0) return;
+      out->load.push_back(adapter);
+    }
+  }
+
   void drop_idle(const ReplicaView& view, StepPlan* out) {
     for (const AdapterId id : maybe_idle_) {
       if (id == kBaseModel || view.adapters().users(id) > 0 || !view.adapters().evictable(id) ||
@@ -147,6 +196,7 @@ class CaraservePolicy final : public ReplicaPolicy {
   LoraKernel kernel_;
   bool cold_on_host_;
   HostCopy copy_;
+  TakeOver take_over_;
   StepBuilder builder_{StepBuilder::Options{}};
   AdmissionBound bound_;
   std::vector<AdapterId> maybe_idle_;  // of requests that have just finished

@@ -24,7 +24,8 @@ struct SloraParams {
   std::string kernel = "mbgmv";
 
   void fields(ParamFields& f) {
-    f.add("admit_every", &admit_every, "decode steps between admissions").range(1, 1e6);
+    f.add("admit_every", &admit_every, "decode steps between admissions; 0: whenever a step ends")
+        .range(0, 1e6);
     f.add("max_running", &max_running, "requests running at once").range(1, 1 << 16);
     f.add("min_prefill_tokens", &min_prefill_tokens,
           "floor of the prefill step's budget, which is a sixth of the pool")

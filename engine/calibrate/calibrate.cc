@@ -171,8 +171,11 @@ HardwareProfile profile_of(const ModelConfig& model, const CalibrateOptions& opt
   const std::int64_t tables = model.tied_embeddings ? 1 : 2;  // embedding and head
   const double body = static_cast<double>(model.parameters() - tables * model.vocab * model.hidden);
   const auto largest = c.token_knots.size() - 1;
-  profile.peak_flops = 2 * body * c.token_knots[largest] / (c.dense_us[largest] * 1e-6);
-  profile.memory_bytes_per_s = body * model.bytes_per_weight / (c.dense_us.front() * 1e-6);
+  // On a busy machine the fit may leave next to no time to a knot: no more than a profile may say.
+  profile.peak_flops =
+      std::min(1e18, 2 * body * c.token_knots[largest] / (c.dense_us[largest] * 1e-6));
+  profile.memory_bytes_per_s =
+      std::min(1e15, body * model.bytes_per_weight / (c.dense_us.front() * 1e-6));
   profile.sm_count = facts.multiprocessors;
   profile.l2_bytes = facts.l2;
   profile.host_link_bytes_per_s = std::max(1e6, c.load_bytes_per_s);

@@ -23,6 +23,9 @@ constexpr const char* kExecNames[] = {"unmerged", "merged"};
 constexpr const char* kEventKindNames[] = {"step_done", "load_done", "arrival", "migrated",
                                            "rebalance"};
 
+constexpr const char* kHostLayers = "host_layers";
+const DatasetText kHostLayersAre{"1", "layers in which the host computed some LoRA"};
+
 // Calls visit(name, description, part) for the parts of a StepTiming in the order of their names;
 // part(timing) is a reference to it.
 template <class Visit>
@@ -140,6 +143,11 @@ void write_delivered(Hdf5Writer* out, const RunRecord& record) {
 void write_step_timings(Hdf5Writer* out, const RunRecord& record) {
   const auto& t = record.step_timings;
   Columns steps(out, "/step_timings", t.size());
+  if (std::any_of(t.begin(), t.end(),
+                  [](const StepTiming& step) { return step.host_layers > 0; })) {
+    steps.column<std::int32_t>(kHostLayers, kHostLayersAre,
+                               [&](std::size_t i) { return t[i].host_layers; });
+  }
   for_each_part([&](const char* name, const char* text, auto part) {
     steps.column<std::int64_t>(name, {"ns", text}, [&](std::size_t i) { return part(t[i]); });
   });
@@ -158,6 +166,8 @@ void write_steps(Hdf5Writer* out, const RunRecord& record) {
   c.column<std::uint8_t>("exec", {"1", "how it ran", kExecNames},
                          [&](std::size_t i) { return s[i].exec; });
   if (std::any_of(s.begin(), s.end(), [](const S& step) { return step.host_requests > 0; })) {
+    c.column<std::int32_t>(kHostLayers, kHostLayersAre,
+                           [&](std::size_t i) { return s[i].timing.host_layers; });
     count("host_requests", "1", "requests whose LoRA the host computed", &S::host_requests);
   }
   c.column<std::int32_t>("merged", {"1", "adapter in the weights, -1 for none"},
@@ -306,6 +316,13 @@ bool read_delivered(const std::string& path, RunRecord* record, std::string* dec
     record->step_timings.resize(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) part(record->step_timings[i]) = values[i];
   });
+  const std::string host_layers = std::string("/step_timings/") + kHostLayers;
+  if (file.has(host_layers)) {
+    const std::vector<std::int64_t> values = file.integers(host_layers);
+    for (std::size_t i = 0; i < record->step_timings.size(); ++i) {
+      record->step_timings[i].host_layers = static_cast<int>(values.at(i));
+    }
+  }
   return true;
 }
 

@@ -155,11 +155,11 @@ class RunTracer {
     out_->slice(
         process, thread, name, at, step.end - at,
         fmt::format(
-            R"({}"requests":{},"on the host":{},"adapters":{},"merged adapter":{},)"
+            R"({}"requests":{},"on the host":{},"host layers":{},"adapters":{},"merged adapter":{},)"
             R"("prompt tokens":{},"output tokens":{},"dense us":{},"attention us":{},"lora us":{},)"
             R"("collective us":{},"host us":{})",
             step.model == ModelId{} ? "" : fmt::format(R"("model":{},)", index(step.model)),
-            step.requests, step.host_requests, step.adapters, number(step.merged),
+            step.requests, step.host_requests, t.host_layers, step.adapters, number(step.merged),
             step.prompt_tokens, step.output_tokens, t.cost.dense / 1e3, t.cost.attention / 1e3,
             t.cost.lora / 1e3, t.cost.collective / 1e3, t.cost.host / 1e3));
     const auto part = [&](const char* what, TimeNs duration) {

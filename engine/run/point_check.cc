@@ -5,16 +5,21 @@
 namespace servelab {
 namespace {
 
-// What a run's first plan with LoRA on the host would be refused for.
-void check_host_lora(const PointSettings& point) {
-  if (!point.technique->capabilities().host_lora) return;
-  const char* why = nullptr;
+// What a run's first plan with LoRA on the host, or its first load, would be refused for.
+void check_device(const PointSettings& point) {
+  const bool host_lora = point.technique->capabilities().host_lora;
+  const LoadPath path = point.engine.path();
   const auto kind = Registry<BackendKind>::instance().make(point.backend);
+  const char* why = kind->no_load_path(path);
   if (!kind->is_real() && static_cast<const VirtualBackend&>(*kind).uses_costs()) {
-    why = point_cost_model(point, point.cluster.tensor_parallel)->no_host_lora();
+    const auto cost = point_cost_model(point, point.cluster.tensor_parallel);
+    if (why == nullptr) why = cost->no_load_path(path);
+    if (host_lora && why == nullptr) why = cost->no_host_lora();
   }
-  if (is_real(point.backend) && point.runtime.adapter_store == "disk") why = kHostLoraFromDisk;
   if (why != nullptr) throw SpecError(why);
+  if (host_lora && kind->is_real() && point.runtime.adapter_store == "disk") {
+    throw SpecError(kHostLoraFromDisk);
+  }
 }
 
 // No device has the memory that an oracle assumes.
@@ -28,7 +33,7 @@ void check_cached_adapters(const PointSettings& point) {
 
 void check_technique(const PointSettings& point) {
   check_engine(*point.technique, point.engine);
-  check_host_lora(point);
+  check_device(point);
   check_cached_adapters(point);
 }
 

@@ -31,11 +31,12 @@ struct ReplicaLayout {
   int block_tokens = 0;
   int max_batch = 0;
   int max_batch_tokens = 0;
-  int model_slots = 0;           // places for the weights of models that take turns
-  bool padded_adapters = false;  // every adapter has a slot as wide as `widest_rank`
-  int widest_rank = 0;           // of the adapters that it may hold (S_max)
-  std::int64_t adapters = 0;     // held at once, at most
-  Bytes pool_bytes = 0;          // of KV blocks, which unified adapters share
+  int model_slots = 0;                     // places for the weights of models that take turns
+  bool padded_adapters = false;            // every adapter has a slot as wide as `widest_rank`
+  int widest_rank = 0;                     // of the adapters that it may hold (S_max)
+  std::int64_t adapters = 0;               // held at once, at most
+  Bytes pool_bytes = 0;                    // of KV blocks, which unified adapters share
+  LoadPath load_path = LoadPath::kPinned;  // of adapters; models that take turns: pinned
 };
 
 // A request's KV cache on its way between device and host memory.
@@ -98,6 +99,10 @@ class Backend {
   virtual void load(ReplicaId replica, AdapterId adapter, Bytes bytes) = 0;
   virtual void load(ReplicaId replica, ModelId model, Bytes bytes) = 0;
 
+  // Asked at a kLoadDone, with what it names: whether the load is done; false: steps have taken
+  // some of its link since the event was posted, and another will follow.
+  virtual bool load_is_done(ReplicaId /*replica*/, std::uint32_t /*what*/) { return true; }
+
   // Begins a step, which waits for the loads of its model and adapters; kStepDone follows, with
   // subject replica << 32 | slot. Spans in `work` are valid during the call only.
   virtual void submit(const StepWork& work) = 0;
@@ -139,6 +144,9 @@ class ForwardingBackend : public Backend {
   void load(ReplicaId replica, ModelId model, Bytes bytes) override {
     backend_->load(replica, model, bytes);
   }
+  bool load_is_done(ReplicaId replica, std::uint32_t what) override {
+    return backend_->load_is_done(replica, what);
+  }
   void submit(const StepWork& work) override { backend_->submit(work); }
   StepTiming collect(ReplicaId replica, std::uint32_t slot) override {
     return backend_->collect(replica, slot);
@@ -178,6 +186,8 @@ class BackendKind {
   virtual std::string summary() const = 0;  // one line
   // Whether it really computes, in wall-clock time: its points run one at a time.
   virtual bool is_real() const = 0;
+  // Why its devices cannot load adapters so, or null.
+  virtual const char* no_load_path(LoadPath /*path*/) const { return nullptr; }
   // Settings of its own, in the `runtime` section of specs, whose other names are taken.
   virtual void fields(ParamFields& /*f*/) {}
 };

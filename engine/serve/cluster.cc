@@ -141,6 +141,7 @@ void Cluster::handle(const Event& event) {
       if (!deferred_.empty()) retry_migrations();
       break;
     case EventKind::kLoadDone:
+      if (!backend_->load_is_done(replica_of(event.subject), low_of(event.subject))) break;
       replicas_[index(replica_of(event.subject))]->on_load_done(low_of(event.subject));
       mark_dirty(replica_of(event.subject));
       break;

@@ -85,6 +85,22 @@ struct BatchShape {
   }
 };
 
+// How an adapter gets from host memory to the device (`engine.load_path`).
+enum class LoadPath : std::uint8_t {
+  kPinned,    // one copy from pinned memory
+  kLayers,    // the same bytes layer by layer: a step waits for the layer that it has come to
+  kPageable,  // a framework's copy for each layer and matrix, from pageable memory
+  kRebuild,   // the same, each joined to those that have come, which are then made one tensor anew;
+              // the serving loop stands still (OnDemand in CaraServe's public code)
+};
+inline constexpr const char* kLoadPaths[] = {"pinned", "layers", "pageable", "rebuild"};
+
+// What LoRA on the host adds to a forward pass.
+struct HostLoraCost {
+  TimeNs added = 0;
+  TimeNs results = 0;  // of it: bringing results to the device, over a link that loads take as well
+};
+
 // Where a step's time goes. The parts add up to total().
 struct StepCost {
   TimeNs dense = 0;  // GEMMs, norms, activations, LM head, sampling
@@ -97,10 +113,11 @@ struct StepCost {
 
 // Where the time of a finished step went.
 struct StepTiming {
-  TimeNs load_wait = 0;  // held back by loads in progress
+  TimeNs load_wait = 0;  // held back by loads in progress, before the step or between its layers
   TimeNs swap = 0;       // moving KV, as far as computing does not hide it
   TimeNs switching = 0;
   StepCost cost;
+  int host_layers = 0;  // that some LoRA on the host was computed in
   TimeNs busy() const { return swap + switching + cost.total(); }
 };
 
@@ -118,9 +135,9 @@ class CostModel {
   }
   // What it adds to that forward pass: to none of it where the device's own work hides it. Asked
   // for only where no_host_lora() is null.
-  virtual TimeNs host_lora(const BatchShape& /*batch*/, HostCopy /*copy*/) const {
+  virtual HostLoraCost host_lora(const BatchShape& /*batch*/, HostCopy /*copy*/) const {
     SL_CHECK(false, "this cost model has no LoRA on the host");
-    return 0;
+    return {};
   }
 
   // Folding one adapter of this rank into (or out of) the base weights.
@@ -131,9 +148,18 @@ class CostModel {
   virtual TimeNs host_to_device(Bytes bytes) const = 0;
   virtual TimeNs device_to_host(Bytes bytes) const = 0;
 
-  // Pieces (layers) of which KV that is swapped is copied one by one beside the step, each layer of
-  // which waits for its own; 1: the step waits for all of it.
-  virtual int swap_pieces() const { return 1; }
+  // Why this model cannot say what loads along a path cost, or null.
+  virtual const char* no_load_path(LoadPath path) const {
+    if (path == LoadPath::kPinned) return nullptr;
+    return "this cost model knows one copy from pinned memory only (engine.load_path: pinned)";
+  }
+  // An adapter of `bytes`, from the start of its load until steps can use all of it. Asked for only
+  // where no_load_path() is null.
+  virtual TimeNs load(LoadPath /*path*/, Bytes bytes) const { return host_to_device(bytes); }
+
+  // Pieces (layers) in which KV that is swapped, and adapters on LoadPath::kLayers, are copied one
+  // by one beside the step, each layer of which waits for its own; 1: the step waits for all.
+  virtual int copy_pieces() const { return 1; }
 };
 
 // Cost models by model and by how many devices share it; what it returns lives as long as the run.

@@ -2,7 +2,10 @@
 #ifndef SERVELAB_SERVE_ENGINE_SETTINGS_H_
 #define SERVELAB_SERVE_ENGINE_SETTINGS_H_
 
+#include <string>
+
 #include "engine/core/params.h"
+#include "engine/serve/cost.h"
 #include "engine/serve/weight_pool.h"
 
 namespace servelab {
@@ -25,8 +28,10 @@ struct EngineSettings {
   // CaraServe's Cached (7.1), an oracle: every adapter is on the device from the start and takes
   // none of its memory. Not on real devices, which have no such memory.
   bool cached_adapters = false;
+  std::string load_path = "pinned";  // one of kLoadPaths
   double device_share = 1;  // of the device's SMs, for each step whose plan does not say otherwise
 
+  LoadPath path() const;  // of `load_path`
   void fields(ParamFields& f);
 };
 

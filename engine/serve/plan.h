@@ -22,9 +22,21 @@ enum class LoraSite : std::uint8_t { kDevice, kHost, kRemote };
 
 // How activations reach LoRA that the host computes (CaraServe 4.2).
 enum class HostCopy : std::uint8_t {
-  kFused,   // one operation of the device copies and signals; the host never waits for the device
-  kSynced,  // a copy, a wait of the host for its end, then a signal, as frameworks do it
+  kFused,     // one operation of the device copies and signals; the host never waits for the device
+  kSynced,    // a copy to pinned memory, a wait of the host for its end, then a signal
+  kPageable,  // the same to pageable memory, as frameworks do it: `.to("cpu")`
 };
+inline constexpr int kHostCopies = 3;
+
+// When the device takes over LoRA that the host has begun a step with, as the adapter comes to it.
+enum class TakeOver : std::uint8_t {
+  kNever,   // the host computes all layers of the step
+  kLoaded,  // from the first layer on that begins after the whole adapter has come (CaraServe 4.1)
+  kLayers,  // layer by layer, as CaraServe's public code: it loads layers 8, 9, ... and then 0 to
+            // 7, and a group of eight moves over when it is there
+};
+inline constexpr int kTakeOvers = 3;
+inline constexpr int kTakeOverGroup = 8;  // layers that move over together, with kLayers
 
 enum class PreemptMode : std::uint8_t {
   kRecompute,  // drop the KV cache; the request's tokens are prefilled again
@@ -50,6 +62,7 @@ struct StepMode {
   LoraKernel kernel = LoraKernel::kMbgmv;
   double device_share = 1;                // of the device's SMs, (0, 1]
   HostCopy host_copy = HostCopy::kFused;  // for slices with LoraSite::kHost
+  TakeOver take_over = TakeOver::kNever;  // likewise
 };
 
 // Reused between steps: a policy calls clear() and fills it. Carried out in this order: reject,
@@ -86,6 +99,7 @@ struct StepPlan : StepMode {
 const char* name(Exec exec);
 const char* name(LoraKernel kernel);
 const char* name(HostCopy copy);
+const char* name(TakeOver take_over);
 
 }  // namespace servelab
 

@@ -1,5 +1,8 @@
 #include "engine/serve/policy.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace servelab {
 
 void EngineSettings::fields(ParamFields& f) {
@@ -13,9 +16,21 @@ void EngineSettings::fields(ParamFields& f) {
       .range(0, 1 << 20);
   f.add("cached_adapters", &cached_adapters,
         "an oracle: all adapters on the device from the start, in no memory (twin and null)");
+  f.add("load_path", &load_path,
+        "how adapters are copied to the device: in one from pinned memory, by layers that steps "
+        "wait "
+        "for one by one, as a framework does it from pageable memory, or so and then rebuilt while "
+        "the serving loop stands still")
+      .one_of({std::begin(kLoadPaths), std::end(kLoadPaths)});
   f.add("device_share", &device_share,
         "share of the device's SMs that steps get (a technique's plan may say otherwise)")
       .range(0.01, 1);
+}
+
+LoadPath EngineSettings::path() const {
+  const auto* const found = std::find(std::begin(kLoadPaths), std::end(kLoadPaths), load_path);
+  SL_CHECK(found != std::end(kLoadPaths), "no load path is called " + load_path);
+  return static_cast<LoadPath>(found - std::begin(kLoadPaths));
 }
 
 void check_engine(const Technique& technique, const EngineSettings& engine) {

@@ -105,11 +105,13 @@ void Replica::apply(StepPlan* plan) {
   step.slices.swap(plan->slices);
   step.adapters.clear();
   step.host_adapters.clear();
+  step.taken_over.clear();
   step.shape = BatchShape{};
   step.model = plan->model;
   step.blocks_per_page = view_.blocks_per_page_[index(plan->model)];
   step.exec = plan->exec;
   step.merged = plan->exec == Exec::kMerged ? plan->merged : kBaseModel;
+  step.take_over = plan->take_over;
   SL_CHECK(step.slices.size() <= static_cast<std::size_t>(view_.limits_.max_batch),
            "I7: the step has more requests than max_batch");
   if (takes_turns(step.model)) use_model(step.model);
@@ -156,6 +158,12 @@ void Replica::add_host_rows(const Slice& slice, const RequestView& r, Step* step
   if (std::find(used.begin(), used.end(), r.adapter_) != used.end()) return;
   used.push_back(r.adapter_);
   step->shape.add_host_adapter(r.rank_);
+  if (step->take_over == TakeOver::kNever ||
+      adapters_->residency(r.adapter_) == Residency::kAbsent) {
+    return;
+  }
+  adapters_->pin(r.adapter_);
+  step->taken_over.push_back(r.adapter_);
 }
 
 void Replica::use_adapter(AdapterId id, Step* step) {
@@ -253,6 +261,7 @@ void Replica::on_step_done(std::uint32_t slot) {
   }
   if (gap_count > 0) shared_.record->itl.add(gap, gap_count);
   for (const AdapterId id : step.adapters) adapters_->unpin(id);
+  for (const AdapterId id : step.taken_over) adapters_->unpin(id);
   if (takes_turns(step.model)) models_->unpin(step.model);
   step.active = false;
   --view_.steps_in_flight_;

@@ -84,12 +84,14 @@ class Replica {
     bool active = false;
     std::vector<Slice> slices;
     std::vector<AdapterId> adapters;
-    std::vector<AdapterId> host_adapters;  // not pinned: they lie in host memory
+    std::vector<AdapterId> host_adapters;  // in host memory, where nothing need pin them
+    std::vector<AdapterId> taken_over;     // those of them that the device may take over: pinned
     BatchShape shape;
     ModelId model{};
     int blocks_per_page = 1;  // of that model
     Exec exec = Exec::kUnmerged;
     AdapterId merged = kBaseModel;
+    TakeOver take_over = TakeOver::kNever;
   };
   struct Loading {
     std::uint32_t what;  // as in the event that ends it

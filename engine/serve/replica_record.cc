@@ -11,6 +11,7 @@ void Replica::log_plan(const StepPlan& plan) {
   hash.add(static_cast<std::uint64_t>(shared_.timeline->now()));
   hash.add(static_cast<std::uint64_t>(id_) | static_cast<std::uint64_t>(plan.exec) << 16 |
            static_cast<std::uint64_t>(plan.host_copy) << 20 |
+           static_cast<std::uint64_t>(plan.take_over) << 22 |
            static_cast<std::uint64_t>(plan.kernel) << 24 |
            static_cast<std::uint64_t>(plan.merged) << 32);
   if (plan.device_share != 1) hash.add(std::bit_cast<std::uint64_t>(plan.device_share));
@@ -54,6 +55,7 @@ void Replica::log_plan_text(const StepPlan& plan) {
   }
   if (plan.exec == Exec::kUnmerged) out.append(":").append(name(plan.kernel));
   if (plan.host_copy != HostCopy::kFused) out.append(":").append(name(plan.host_copy));
+  if (plan.take_over != TakeOver::kNever) out.append(" take-over=").append(name(plan.take_over));
   if (plan.model != ModelId{}) out.append(" model=").append(plain(plan.model));
   if (plan.device_share != 1) {
     std::snprintf(stamp, sizeof stamp, " share=%g", plan.device_share);

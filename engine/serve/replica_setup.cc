@@ -48,6 +48,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
   layout.adapters = layout.padded_adapters ? memory.adapters.slots
                                            : static_cast<std::int64_t>(workload.adapters.size());
   layout.pool_bytes = memory.kv_blocks * memory.block_bytes;
+  layout.load_path = engine.path();
   shared.backend->attach(id, layout);
 
   view_.id_ = id;

@@ -26,8 +26,10 @@ StepCost LinearCost::step(const BatchShape& batch, Exec exec, LoraKernel kernel)
   return cost;
 }
 
-TimeNs LinearCost::host_lora(const BatchShape& batch, HostCopy copy) const {
-  return 1'000 * batch.host_rank_tokens + (copy == HostCopy::kFused ? 0 : 50'000);
+HostLoraCost LinearCost::host_lora(const BatchShape& batch, HostCopy copy) const {
+  const TimeNs results = 100 * batch.host_tokens;
+  return {1'000 * batch.host_rank_tokens + results + (copy == HostCopy::kFused ? 0 : 50'000),
+          results};
 }
 
 EngineSettings small_engine() {

@@ -22,7 +22,7 @@ class LinearCost final : public CostModel {
   TimeNs host_to_device(Bytes bytes) const override { return 5'000 + bytes / 16; }
   TimeNs device_to_host(Bytes bytes) const override { return 5'000 + bytes / 16; }
   const char* no_host_lora() const override { return nullptr; }
-  TimeNs host_lora(const BatchShape& batch, HostCopy copy) const override;
+  HostLoraCost host_lora(const BatchShape& batch, HostCopy copy) const override;
 };
 
 struct WorkloadShape {

@@ -20,7 +20,7 @@ const std::map<std::string, std::vector<std::string>>& allowed() {
       {"engine/backend/cost",
        {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/cost/",
         "kernels/lora_kind.h"}},
-      {"engine/backend/twin", {"engine/core/", "engine/serve/"}},
+      {"engine/backend/twin", {"engine/core/", "engine/serve/", "engine/backend/twin/"}},
       {"engine/backend/null", {"engine/core/", "engine/serve/"}},
       {"engine/backend/device",
        {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/device/", "kernels/"}},

@@ -189,6 +189,30 @@ double RooflineCostModel::attention_us(const BatchShape& batch) const {
   return us;
 }
 
+// Engines compute a prompt as a segment of rows with one adapter (SGMV) whatever the kernel is that
+// decodes have, but for einsum, which takes all rows alike.
+double RooflineCostModel::lora_us(const BatchShape& batch, LoraKernel kernel) const {
+  LoraLoad all{static_cast<double>(batch.lora_tokens), static_cast<double>(batch.lora_rank_tokens),
+               static_cast<double>(batch.lora_adapters), static_cast<double>(batch.lora_rank_sum),
+               static_cast<double>(batch.lora_max_rank)};
+  if (!kernels::traits(kernel).by_row || batch.lora_decode_rows == batch.lora_tokens) {
+    return servelab::lora_us(hardware_, kernel, all, lora_shape_);
+  }
+  LoraLoad decodes = all;
+  decodes.tokens = static_cast<double>(batch.lora_decode_rows);
+  decodes.rank_tokens = static_cast<double>(batch.lora_decode_rank);
+  decodes.adapters = std::min(all.adapters, decodes.tokens);
+  decodes.rank_sum = std::min(all.rank_sum, decodes.rank_tokens);
+  LoraLoad prompts = all;
+  prompts.tokens -= decodes.tokens;
+  prompts.rank_tokens -= decodes.rank_tokens;
+  // Which of the adapters are prompts' the shape does not say: as wide as the mean.
+  prompts.adapters = std::min(all.adapters, static_cast<double>(batch.prefill_requests));
+  prompts.rank_sum = all.rank_sum * prompts.adapters / all.adapters;
+  return servelab::lora_us(hardware_, kernel, decodes, lora_shape_) +
+         servelab::lora_us(hardware_, LoraKernel::kSgmv, prompts, lora_shape_);
+}
+
 StepCost RooflineCostModel::step(const BatchShape& batch, Exec exec, LoraKernel kernel) const {
   StepCost cost;
   const LayerTime time = token_time(batch.tokens);
@@ -196,11 +220,7 @@ StepCost RooflineCostModel::step(const BatchShape& batch, Exec exec, LoraKernel 
   cost.collective = time.collective;
   cost.attention = to_ns(attention_us(batch) * model_.layers);
   if (exec == Exec::kUnmerged && batch.lora_tokens > 0) {
-    const LoraLoad load{
-        static_cast<double>(batch.lora_tokens), static_cast<double>(batch.lora_rank_tokens),
-        static_cast<double>(batch.lora_adapters), static_cast<double>(batch.lora_rank_sum),
-        static_cast<double>(batch.lora_max_rank)};
-    cost.lora = to_ns(lora_us(hardware_, kernel, load, lora_shape_) * model_.layers);
+    cost.lora = to_ns(lora_us(batch, kernel) * model_.layers);
   }
   const auto requests = static_cast<double>(batch.prefill_requests + batch.decode_requests);
   cost.host = to_ns(hardware_.host.step_us + hardware_.host.sequence_us * requests);
@@ -227,15 +247,40 @@ const std::vector<double>& RooflineCostModel::gemm_times(std::int64_t tokens) co
   return times;
 }
 
-TimeNs RooflineCostModel::host_lora(const BatchShape& batch, HostCopy copy) const {
+HostLoraCost RooflineCostModel::host_lora(const BatchShape& batch, HostCopy copy) const {
   SL_CHECK(no_host_lora() == nullptr, "asked for LoRA on a host that is not described");
-  if (batch.host_tokens <= 0) return 0;
+  if (batch.host_tokens <= 0) return {};
   const std::vector<double>& device_us = gemm_times(batch.tokens);
-  double us = 0;
+  HostVisitTime sum;
   for (std::size_t i = 0; i < visits_.size(); ++i) {
-    us += host_visit_us(hardware_, batch, copy, tensor_parallel_, visits_[i], device_us[i]);
+    const HostVisitTime visit =
+        host_visit(hardware_, batch, copy, tensor_parallel_, visits_[i], device_us[i]);
+    sum.added += visit.added;
+    sum.back += visit.back;
   }
-  return to_ns(us * model_.layers);
+  return {to_ns(sum.added * model_.layers), to_ns(sum.back * model_.layers)};
+}
+
+const char* RooflineCostModel::no_load_path(LoadPath path) const {
+  const bool pageable = path == LoadPath::kPageable || path == LoadPath::kRebuild;
+  if (!pageable || hardware_.copies.pageable_to_device_bytes_per_s > 0) return nullptr;
+  return "the hardware profile does not say what copies from pageable memory cost: it needs the "
+         "section 'copies', as a10-24g has";
+}
+
+TimeNs RooflineCostModel::load(LoadPath path, Bytes bytes) const {
+  if (path == LoadPath::kPinned || path == LoadPath::kLayers) return host_to_device(bytes);
+  SL_CHECK(no_load_path(path) == nullptr, "asked for a load path that is not described");
+  double width = 0;
+  for (const LinearShape& shape : lora_layers_) width += shape.in + shape.out;
+  const double each = static_cast<double>(bytes) / (width * model_.layers);  // bytes per column
+  std::vector<double> matrices;
+  for (const LinearShape& shape : lora_layers_) {
+    matrices.push_back(each * shape.in);
+    matrices.push_back(each * shape.out);
+  }
+  return to_ns(path == LoadPath::kRebuild ? rebuild_us(hardware_, model_.layers, matrices)
+                                          : pageable_load_us(hardware_, model_.layers, matrices));
 }
 
 TimeNs RooflineCostModel::merge(int rank) const {
@@ -296,7 +341,8 @@ class Roofline : public CostModelKind {
             {"elementwise", &hw->elementwise},
             {"lora", &hw->lora},
             {"host", &hw->host},
-            {"host_lora", &hw->host_lora, hw->host_lora.cores == 0}};
+            {"host_lora", &hw->host_lora, hw->host_lora.cores == 0},
+            {"copies", &hw->copies, hw->copies.pageable_to_device_bytes_per_s == 0}};
   }
   // It knows GPUs' kernels.
   void check(const HardwareProfile& hardware, const ConfigNode& file) const override {

@@ -25,13 +25,15 @@ class RooflineCostModel : public CostModel {
 
   StepCost step(const BatchShape& batch, Exec exec, LoraKernel kernel) const override;
   const char* no_host_lora() const override;
-  TimeNs host_lora(const BatchShape& batch, HostCopy copy) const override;
+  HostLoraCost host_lora(const BatchShape& batch, HostCopy copy) const override;
   TimeNs merge(int rank) const override;
   TimeNs unmerge(int rank) const override { return merge(rank); }
   TimeNs host_to_device(Bytes bytes) const override;
   TimeNs device_to_host(Bytes bytes) const override { return host_to_device(bytes); }
+  const char* no_load_path(LoadPath path) const override;
+  TimeNs load(LoadPath path, Bytes bytes) const override;
   // GPU engines (vLLM, dLoRA 4.3, ours) wait for swapped KV layer by layer.
-  int swap_pieces() const override { return model_.layers; }
+  int copy_pieces() const override { return model_.layers; }
 
  private:
   struct LayerTime {
@@ -44,6 +46,7 @@ class RooflineCostModel : public CostModel {
   LayerTime evaluate_tokens(std::int64_t tokens) const;
   TimeNs evaluate_logits(std::int64_t sampled) const;
   double attention_us(const BatchShape& batch) const;                // one layer
+  double lora_us(const BatchShape& batch, LoraKernel kernel) const;  // one layer
   const std::vector<double>& gemm_times(std::int64_t tokens) const;  // us by visit, from the table
 
   ModelConfig model_;

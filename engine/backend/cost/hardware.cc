@@ -88,6 +88,15 @@ void HostLoraConstants::fields(ParamFields& f) {
   f.add("sync_us", &sync_us, "idle time of the device at a wait of the host").range(0, kMaxUs);
 }
 
+void CopyConstants::fields(ParamFields& f) {
+  f.add("pageable_to_device_bytes_per_s", &pageable_to_device_bytes_per_s, "pageable memory to it")
+      .range(1e6, kMaxRate);
+  f.add("pageable_to_host_bytes_per_s", &pageable_to_host_bytes_per_s, "the device to such memory")
+      .range(1e6, kMaxRate);
+  f.add("call_us", &call_us, "one blocking call, before its bytes").range(0, kMaxUs);
+  f.add("cache_release_us", &cache_release_us, "giving cached memory back").range(0, kMaxUs);
+}
+
 void HardwareProfile::fields(ParamFields& f) {
   f.add("name", &name, "the device").required();
   f.add("generation", &generation, "whose kernels it runs")

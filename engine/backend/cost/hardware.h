@@ -101,6 +101,16 @@ struct HostLoraConstants {
   void fields(ParamFields& f);
 };
 
+// Copies as frameworks make them by default: from and to pageable memory, each a blocking call. A
+// section that a profile may leave out: such a device loads from pinned memory only.
+struct CopyConstants {
+  double pageable_to_device_bytes_per_s = 0;  // 0: the profile has no such section
+  double pageable_to_host_bytes_per_s = 0;
+  double call_us = 0;           // of one such copy or operation, before its bytes
+  double cache_release_us = 0;  // giving cached memory back to the driver: host and device wait
+  void fields(ParamFields& f);
+};
+
 class CostModelKind;  // engine/backend/cost/make_cost_model.h
 
 struct HardwareProfile {
@@ -126,6 +136,7 @@ struct HardwareProfile {
   LoraConstants lora;
   HostConstants host;
   HostLoraConstants host_lora;
+  CopyConstants copies;
   FittedConstants fitted;                // cost_model fitted and placement
   std::shared_ptr<CostModelKind> costs;  // of a loaded profile: what `cost_model` names
 

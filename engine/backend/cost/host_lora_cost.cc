@@ -20,8 +20,8 @@ double host_core_us(const HostLoraConstants& host, double rows, double rank, dou
          kUsPerSecond;
 }
 
-double host_visit_us(const HardwareProfile& hw, const BatchShape& batch, HostCopy copy, int devices,
-                     const HostVisit& visit, double device_us) {
+HostVisitTime host_visit(const HardwareProfile& hw, const BatchShape& batch, HostCopy copy,
+                         int devices, const HostVisit& visit, double device_us) {
   const HostLoraConstants& host = hw.host_lora;
   const auto tokens = static_cast<double>(batch.host_tokens);
   const auto requests = static_cast<double>(batch.host_requests);
@@ -31,11 +31,13 @@ double host_visit_us(const HardwareProfile& hw, const BatchShape& batch, HostCop
   const double compute =
       rounds * host_core_us(host, std::min(mean_rows, static_cast<double>(host.chunk_rows)),
                             batch.host_max_rank, visit.width);
-  const double there = host_copy_us(hw, kBytesPerElement * tokens * visit.in);
+  const double bytes = kBytesPerElement * tokens * visit.in;
+  double there =
+      copy == HostCopy::kPageable ? pageable_to_host_us(hw, bytes) : host_copy_us(hw, bytes);
+  if (copy != HostCopy::kFused) there += host.sync_us;
   const double back = host_copy_us(hw, kBytesPerElement * tokens * visit.out);
-  const double after_copy = host.signal_us + compute + host.signal_us + back;
-  if (copy == HostCopy::kFused) return std::max(0.0, there + after_copy - device_us);
-  return there + host.sync_us + std::max(0.0, after_copy - device_us);
+  const double beside = 2 * host.signal_us + compute;
+  return {there + std::max(0.0, beside - device_us) + back, back};
 }
 
 }  // namespace servelab

@@ -1,7 +1,7 @@
 // The time that LoRA on the host adds to a step (CaraServe 4, Fig. 7 and 8). Wherever a layer has
 // adapters, its input x crosses the link, cores of the host compute x * A * B, each for a chunk of
-// a prompt's rows and one linear layer, and the result comes back; meanwhile the device computes
-// x * W, so that only what takes longer is seen.
+// a prompt's rows and one linear layer, and the result comes back. While they compute, the device
+// computes x * W.
 #ifndef SERVELAB_BACKEND_COST_HOST_LORA_COST_H_
 #define SERVELAB_BACKEND_COST_HOST_LORA_COST_H_
 
@@ -24,15 +24,22 @@ struct HostVisit {
 // What a core takes for `rows` rows of one target: its weights from memory, then their products.
 double host_core_us(const HostLoraConstants& host, double rows, double rank, double width);
 
-// What one visit adds, us, where the device's GEMM takes `device_us`. `devices` share the host's
-// cores and have a link each.
+// Us of one visit, of which `back` brings results to the device.
+struct HostVisitTime {
+  double added = 0;
+  double back = 0;
+};
+
+// What one visit adds where the device's GEMM takes `device_us`. `devices` share the host's cores
+// and have a link each. Copies stand in the step's own stream, so only what the host computes hides
+// behind the device's GEMM.
 //   chunks  = requests * ceil(mean rows / chunk_rows); a core takes one chunk of one target
 //   compute = ceil(chunks * targets * devices / cores) * host_core_us at the largest rank
-//   fused   max(0, copy + signal + compute + signal + copy - device)
-//   native  copy + sync + max(0, signal + compute + signal + copy - device): the host waits for the
-//           copy before it launches the device's GEMM
-double host_visit_us(const HardwareProfile& hw, const BatchShape& batch, HostCopy copy, int devices,
-                     const HostVisit& visit, double device_us);
+//   added   = there + max(0, signal + compute + signal - device) + back
+//   there   fused: a pinned copy; synced: and the host's wait for its end, before it launches the
+//           device's GEMM; pageable: that wait, and a call to pageable memory
+HostVisitTime host_visit(const HardwareProfile& hw, const BatchShape& batch, HostCopy copy,
+                         int devices, const HostVisit& visit, double device_us);
 
 }  // namespace servelab
 

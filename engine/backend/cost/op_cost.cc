@@ -212,4 +212,33 @@ double host_copy_us(const HardwareProfile& hw, double bytes) {
          bytes / (hw.host_link_bytes_per_s * hw.host_link_fraction) * kUsPerSecond;
 }
 
+double pageable_to_host_us(const HardwareProfile& hw, double bytes) {
+  if (bytes <= 0) return 0;
+  return hw.copies.call_us + bytes / hw.copies.pageable_to_host_bytes_per_s * kUsPerSecond;
+}
+
+double pageable_load_us(const HardwareProfile& hw, int layers,
+                        const std::vector<double>& matrix_bytes) {
+  double us = 0;
+  for (const double bytes : matrix_bytes) {
+    us += hw.copies.call_us + bytes / hw.copies.pageable_to_device_bytes_per_s * kUsPerSecond;
+  }
+  return us * layers;
+}
+
+double rebuild_us(const HardwareProfile& hw, int layers, const std::vector<double>& matrix_bytes) {
+  constexpr int kPasses = 3;         // clone, transpose, and back to one stretch of memory
+  constexpr int kCacheReleases = 3;  // for a whole adapter
+  constexpr double kReadAndWritten = 2;
+  double us =
+      pageable_load_us(hw, layers, matrix_bytes) + kCacheReleases * hw.copies.cache_release_us;
+  for (const double bytes : matrix_bytes) {
+    for (int come = 1; come <= layers; ++come) {
+      us += elementwise_us(hw, kReadAndWritten * come * bytes);
+    }
+    us += kPasses * elementwise_us(hw, kReadAndWritten * layers * bytes);
+  }
+  return us;
+}
+
 }  // namespace servelab

@@ -6,6 +6,7 @@
 #define SERVELAB_BACKEND_COST_OP_COST_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/backend/cost/hardware.h"
 #include "engine/serve/plan.h"
@@ -107,6 +108,19 @@ double merge_us(const HardwareProfile& hw, int out, int in, int rank);
 
 // One pinned copy over the host link, either direction.
 double host_copy_us(const HardwareProfile& hw, double bytes);
+
+// One blocking copy from the device to pageable memory (`copies`).
+double pageable_to_host_us(const HardwareProfile& hw, double bytes);
+
+// An adapter of which each of `layers` layers has matrices of these sizes, from pageable memory:
+// a call for every one of them.
+double pageable_load_us(const HardwareProfile& hw, int layers,
+                        const std::vector<double>& matrix_bytes);
+
+// The same as CaraServe's public OnDemand does it (lora_gpu.py): each matrix is joined to those of
+// its kind that have come, which reads and writes them all once more; each of these stacks is then
+// copied three times on the device, and cached memory released three times.
+double rebuild_us(const HardwareProfile& hw, int layers, const std::vector<double>& matrix_bytes);
 
 }  // namespace servelab
 

@@ -70,6 +70,36 @@ void CpuDevice::Impl::lay_out(const DeviceJob& job,
   if (lora_) prepare_lora();
 }
 
+void CpuDevice::Impl::list_hosted(const DeviceJob& job,
+                                  std::span<const DeviceAdapter* const> adapters) {
+  hosted_.clear();
+  host_layers_ = 0;
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    const Sequence& sequence = job.sequences[i];
+    if (sequence.lora != LoraSite::kHost || adapters[i] == nullptr) continue;
+    const bool known = std::any_of(hosted_.begin(), hosted_.end(),
+                                   [&](const Hosted& h) { return h.id == sequence.adapter; });
+    if (!known) hosted_.push_back({sequence.adapter, static_cast<const CpuAdapter*>(adapters[i])});
+  }
+  may_take_over_ = !hosted_.empty() && job.mode.take_over != TakeOver::kNever;
+}
+
+// Between layers, while all other members wait. An adapter comes to this device whole, so groups of
+// its layers (TakeOver::kLayers) are there together.
+void CpuDevice::Impl::take_over() {
+  std::erase_if(hosted_, [this](const Hosted& hosted) {
+    const auto* const here = static_cast<const CpuAdapter*>((*arrived_)(hosted.id));
+    if (here == nullptr) return false;
+    for (std::vector<Segment>* segments : {&decodes_, &prefills_}) {
+      for (Segment& segment : *segments) {
+        if (segment.adapter == hosted.adapter) segment.adapter = here;
+      }
+    }
+    return true;
+  });
+  may_take_over_ = !hosted_.empty();
+}
+
 void CpuDevice::Impl::prepare_lora() {
   t_stride_ = kernels::shrink_stride(lora_width_);
   t_floats_ = static_cast<std::size_t>(rows_) * static_cast<std::size_t>(t_stride_);

@@ -359,9 +359,10 @@ const char* CpuDevice::unsupported(const StepPlan& plan) const {
 void CpuDevice::forward(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
                         const DeviceAdapter* folded, DeviceResult* result) {
   if (job.sequences.empty()) return;
-  impl_->run(job, adapters,
-             folded == nullptr ? nullptr : static_cast<const CpuAdapter*>(folded)->folded_.get(),
-             result);
+  impl_->run(
+      job, adapters,
+      folded == nullptr ? nullptr : static_cast<const CpuAdapter*>(folded)->folded_.get(),
+      [this](AdapterId adapter) { return arrived(adapter); }, result);
 }
 
 void CpuDevice::merge(const DeviceAdapter& adapter) {

@@ -27,7 +27,7 @@ struct CpuDeviceOptions : DeviceLimits {
   std::vector<LinearLayer> merge_targets;
 };
 
-class CpuDevice final : public LocalDevice {
+class CpuDevice : public LocalDevice {
  public:
   // Packs `weights`. Throws SpecError when the machine's memory cannot hold the plan.
   CpuDevice(const ModelConfig& model, const ModelWeights& weights, const CpuDeviceOptions& options);

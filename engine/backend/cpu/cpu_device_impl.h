@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -54,8 +55,10 @@ class CpuDevice::Impl {
  public:
   Impl(const ModelConfig& model, const ModelWeights& weights, const CpuDeviceOptions& options);
 
+  // The device's copy of an adapter, once it has arrived; null before.
+  using Arrived = std::function<const DeviceAdapter*(AdapterId)>;
   void run(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
-           const FoldedLayers* folded, DeviceResult* result);
+           const FoldedLayers* folded, const Arrived& arrived, DeviceResult* result);
   void merge(const CpuAdapter& adapter);
   void unmerge();
   std::unique_ptr<CpuAdapter> pack(const LoraWeights& weights, int width) const;
@@ -93,6 +96,8 @@ class CpuDevice::Impl {
 
   void lay_out(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters, bool unmerged);
   void prepare_lora();
+  void list_hosted(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters);
+  void take_over();
   void forward(int member, std::span<const Sequence> slices);
   void embed(int member, std::span<const Sequence> slices);
   void attention_phase(int member, int layer, std::span<const Sequence> slices);
@@ -144,6 +149,14 @@ class CpuDevice::Impl {
   kernels::LoraKind kind_ = kernels::LoraKind::kSgmv;
   int lora_width_ = 0;                    // largest rank of the batch; 0: nothing to do
   const FoldedLayers* folded_ = nullptr;  // of this step, where it runs on such a copy
+  struct Hosted {  // an adapter of slices with LoraSite::kHost
+    AdapterId id{};
+    const CpuAdapter* adapter = nullptr;
+  };
+  std::vector<Hosted> hosted_;  // less those that the device has taken over
+  bool may_take_over_ = false;
+  int host_layers_ = 0;
+  const Arrived* arrived_ = nullptr;
   const SamplingOptions* sampling_ = nullptr;
   std::vector<std::int32_t>* sampled_ = nullptr;
   std::vector<int> sampling_slices_;                       // indices into slices, in slice order

@@ -48,9 +48,12 @@ constexpr std::array kDownTarget = {LinearLayer::kDown};
 }  // namespace
 
 void CpuDevice::Impl::run(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
-                          const FoldedLayers* folded, DeviceResult* result) {
+                          const FoldedLayers* folded, const Arrived& arrived,
+                          DeviceResult* result) {
   const TimeNs begin = clock_ns();
   parts_ = StepParts{};
+  arrived_ = &arrived;
+  list_hosted(job, adapters);
   lay_out(job, adapters, job.mode.exec == Exec::kUnmerged && folded == nullptr);
   SL_CHECK(rows_ >= 1 && rows_ <= options_.max_batch_tokens, "a step keeps max_batch_tokens");
   SL_CHECK(sampled_rows_ <= options_.max_batch, "a step keeps max_batch");
@@ -64,6 +67,7 @@ void CpuDevice::Impl::run(const DeviceJob& job, std::span<const DeviceAdapter* c
   team_.run([&](int member) { forward(member, job.sequences); });
   parts_.total = clock_ns() - begin;
   result->parts = parts_;
+  result->host_layers = host_layers_;
   if (!job.wants_logits) return;
   const float* const logits = logits_.as<float>();
   result->logits.assign(logits, logits + static_cast<std::size_t>(sampled_rows_) *
@@ -256,6 +260,12 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
   team_.barrier();
   for (int l = 0; l < model_.layers; ++l) {
     const LayerWeights& layer = layers_[static_cast<std::size_t>(l)];
+    if (may_take_over_) {
+      team_.barrier();
+      if (leads) take_over();
+      team_.barrier();
+    }
+    if (leads && !hosted_.empty()) ++host_layers_;
     laps.lap(&parts_.dense);
     if (lora_) shrink(member, l, kQkvTargets);
     laps.lap(&parts_.lora);

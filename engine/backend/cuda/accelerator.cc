@@ -61,6 +61,8 @@ class CudaAccelerator final : public Accelerator {
 
   std::string profile_stem(int /*threads*/) const override { return facts(0).name; }
 
+  bool loads_by_layer() const override { return true; }
+
   ElementTypes element_types() const override {
     return {{kernels::DType::kBf16, kernels::DType::kF16}, kernels::DType::kBf16};
   }

@@ -231,6 +231,10 @@ const char* CudaDevice::unsupported(const StepPlan& plan) const {
   if (plan.device_share != 1.0 && !stream_.has_shares()) {
     return "this device was not set up for shares of its SMs: set engine.device_share";
   }
+  if (plan.take_over != TakeOver::kNever) {
+    return "the CUDA engine does not take LoRA over from the host within a step yet: take_over: "
+           "never";
+  }
   for (const Slice& slice : plan.slices) {
     if (slice.lora == LoraSite::kRemote) {
       return "the CUDA engine computes LoRA on the device or on its host, not on remote servers";

@@ -47,6 +47,7 @@ void CudaDevice::forward(const DeviceJob& job, std::span<const DeviceAdapter* co
   std::optional<HostLora::Step> host;
   if (!input_->host().groups.empty()) {
     host.emplace(host_lora_.get(), input_->host(), job.mode.host_copy, stream_.get());
+    result->host_layers = part_.layers;
   }
   timer_.begin(stream_.get(), measure_);
   check(cudaMemcpyAsync(input_->device(), host_input_.get(), input_->used_bytes(),

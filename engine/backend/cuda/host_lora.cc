@@ -68,7 +68,8 @@ HostLora::HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, i
       arrived_(arrived) {
   require_stream_wait();
   const std::size_t element = kernels::bytes_of(type_);
-  x_ = pinned->take(elements(most_rows, widest(shapes_, plan, &FusedShape::k)) * element);
+  x_bytes_ = elements(most_rows, widest(shapes_, plan, &FusedShape::k)) * element;
+  x_ = pinned->take(x_bytes_);
   delta_ = pinned->take(elements(most_rows, widest(shapes_, plan, &FusedShape::n)) * element);
   words_ = pinned->take(2 * kLine);
   std::memset(words_.get(), 0, 2 * kLine);
@@ -140,6 +141,11 @@ void HostLora::begin(const HostRows& rows, HostCopy copy, cudaStream_t stream) {
   rows_ = &rows;
   stream_ = stream;
   copy_ = copy;
+  rows_of_x_ = x_.get();
+  if (copy == HostCopy::kPageable) {
+    if (pageable_ == nullptr) pageable_ = std::make_unique<std::byte[]>(x_bytes_);
+    rows_of_x_ = pageable_.get();
+  }
   pieces_.clear();
   for (const HostRows::Group& group : rows.groups) {
     const int cores = (group.count + kRowsPerCore - 1) / kRowsPerCore;
@@ -181,7 +187,7 @@ void HostLora::send(int layer, Fused which, const void* x) {
     return;
   }
   const std::size_t row_bytes = elements(1, k) * kernels::bytes_of(type_);
-  std::byte* to = x_.get();
+  std::byte* to = rows_of_x_;
   for (int i = 0; i < 2; ++i) {
     const std::size_t bytes = static_cast<std::size_t>(rows.count[i]) * row_bytes;
     if (bytes == 0) continue;
@@ -207,7 +213,7 @@ void HostLora::add(int layer, Fused which, DType y_type, void* y) {
 
 // The piece's rows of x, as the CPU's kernels take them.
 const void* HostLora::input(const Piece& piece, int k) const {
-  const std::byte* const x = x_.get() + elements(piece.begin, k) * kernels::bytes_of(type_);
+  const std::byte* const x = rows_of_x_ + elements(piece.begin, k) * kernels::bytes_of(type_);
   if (type_ == panels_type_) return x;
   const std::size_t count = elements(piece.count, k);
   float* const wide = scratch<0>(count);

@@ -68,8 +68,8 @@ class HostLora {
   };
 
   // Within a step, for each matrix in order of the layers. x [rows, k] of the device's type, when
-  // it is known; y [rows, n] of y_type += x A B, when the device's own part is in it. With kSynced
-  // send() waits until the stream has come there.
+  // it is known; y [rows, n] of y_type += x A B, when the device's own part is in it. But for
+  // kFused send() waits until the stream has come there.
   void send(int layer, Fused which, const void* x);
   void add(int layer, Fused which, kernels::DType y_type, void* y);
 
@@ -105,8 +105,10 @@ class HostLora {
   };
   std::mutex mutex_;
   std::unordered_map<const LoraWeights*, Held> held_;  // guarded
-  HostMemory x_;                                       // [packed rows][k]
-  HostMemory delta_;                                   // [packed rows][n]
+  std::size_t x_bytes_ = 0;
+  HostMemory x_;                           // [packed rows][k]
+  std::unique_ptr<std::byte[]> pageable_;  // the same, for HostCopy::kPageable
+  HostMemory delta_;                       // [packed rows][n]
   HostMemory words_;
   std::uint32_t* signal_ = nullptr;
   std::uint32_t* reply_ = nullptr;
@@ -117,6 +119,7 @@ class HostLora {
   const HostRows* rows_ = nullptr;
   cudaStream_t stream_ = nullptr;
   HostCopy copy_ = HostCopy::kFused;
+  std::byte* rows_of_x_ = nullptr;  // where they come to
   std::vector<Piece> pieces_;
   std::vector<Job> jobs_;
   std::vector<std::int64_t> numbers_;  // of the jobs, by layer and matrix; kNoJob

@@ -2,6 +2,16 @@
 
 namespace servelab {
 
+const char* Accelerator::no_load_path(LoadPath path) const {
+  if (path == LoadPath::kPinned) return nullptr;
+  if (path != LoadPath::kLayers) {
+    return "engines load from pinned memory (engine.load_path: pinned, or layers where the device "
+           "can)";
+  }
+  return loads_by_layer() ? nullptr
+                          : "this engine's adapters come whole (engine.load_path: pinned)";
+}
+
 std::unique_ptr<Accelerator> find_accelerator(const std::string& name) {
   std::unique_ptr<BackendKind> kind = Registry<BackendKind>::instance().make(name);
   if (!kind->is_real()) throw SpecError("backend '" + name + "' computes nothing; it is no engine");

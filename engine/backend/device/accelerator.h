@@ -75,6 +75,10 @@ class Accelerator : public BackendKind {
  public:
   bool is_real() const final { return true; }
 
+  // Whether a step can begin while the last layers of its adapters are still on their way.
+  virtual bool loads_by_layer() const { return false; }
+  const char* no_load_path(LoadPath path) const final;
+
   // How many devices there are. SpecError with the reason when there is none.
   virtual int devices() const = 0;
   // Throws SpecError where a run of so many replicas on so many devices each cannot be served here.

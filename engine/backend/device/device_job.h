@@ -61,6 +61,7 @@ struct DeviceResult {
   TimeNs moving = 0;     // of contexts, as far as the forward pass had to wait for it
   TimeNs switching = 0;  // of weights
   StepParts parts;
+  std::int32_t host_layers = 0;       // in which some LoRA was computed on the host
   std::vector<std::int32_t> sampled;  // ids, by sequence that samples; -1: logits are not numbers
   std::vector<float> logits;          // [sequences that sample][vocab], where they were asked for
 };
@@ -80,11 +81,12 @@ concept MaybeConst = std::is_same_v<std::remove_const_t<T>, S>;
 // field does not compile until it is named here.
 template <class Wire, MaybeConst<StepMode> T>
 void each_field(Wire& wire, T& mode) {
-  auto& [exec, kernel, device_share, host_copy] = mode;
+  auto& [exec, kernel, device_share, host_copy, take_over] = mode;
   wire.choice(exec, 2, "exec");
   wire.choice(kernel, static_cast<int>(kernels::kLoraKinds.size()), "a LoRA kernel");
   wire.numbers(device_share);
-  wire.choice(host_copy, 2, "host_copy");
+  wire.choice(host_copy, kHostCopies, "host_copy");
+  wire.choice(take_over, kTakeOvers, "take_over");
 }
 
 template <class Wire, MaybeConst<SamplingOptions> T>
@@ -121,9 +123,9 @@ void each_field(Wire& wire, T& job) {
 
 template <class Wire, MaybeConst<DeviceResult> T>
 void each_field(Wire& wire, T& result) {
-  auto& [moving, switching, parts, sampled, logits] = result;
+  auto& [moving, switching, parts, host_layers, sampled, logits] = result;
   auto& [dense, attention, lora, total] = parts;
-  wire.numbers(moving, switching, dense, attention, lora, total, sampled, logits);
+  wire.numbers(moving, switching, dense, attention, lora, total, host_layers, sampled, logits);
 }
 
 template <class Wire, MaybeConst<Load> T>

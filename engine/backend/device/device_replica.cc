@@ -54,15 +54,15 @@ void DeviceReplica::begin_load(AdapterId adapter) {
   changed_.notify_all();
 }
 
-// Steps may use it before all of it has come.
 void DeviceReplica::load_now(AdapterId adapter) {
   device_->load(load_of(adapter), source_->load(adapter));
+  if (!settings_.by_layer) device_->wait(adapter);
   {
     const std::lock_guard lock(mutex_);
     usable_[index(adapter)] = true;
   }
   changed_.notify_all();
-  device_->wait(adapter);
+  if (settings_.by_layer) device_->wait(adapter);
 }
 
 void DeviceReplica::evict(AdapterId adapter) {
@@ -162,6 +162,7 @@ void DeviceReplica::carry_out(const Submitted& submitted) {
   timing.cost.dense = result_.parts.dense;
   timing.cost.attention = result_.parts.attention;
   timing.cost.lora = result_.parts.lora;
+  timing.host_layers = result_.host_layers;
   // The rest: waking the device's thread, tokens in and out, the team's start and end.
   timing.cost.host = clock_ns() - submitted.at - timing.load_wait - timing.swap - timing.switching -
                      timing.cost.dense - timing.cost.attention - timing.cost.lora;

@@ -20,6 +20,7 @@ class DeviceReplica {
   struct Settings {
     bool folds_adapters = false;  // each is held folded into a copy of the layers
     int adapter_width = 0;        // ranks that adapters are padded to; 0: their own
+    bool by_layer = false;        // steps begin before all of an adapter has come
   };
   // `count` adapters exist. Where they are held folded, adapter i is the run's model i.
   DeviceReplica(ReplicaId id, RealTimeline* timeline, AdapterSource* adapters, std::size_t count,

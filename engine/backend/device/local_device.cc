@@ -27,13 +27,15 @@ void LocalDevice::hold(const Load& load, std::shared_ptr<const LoraWeights> weig
 void LocalDevice::load(const Load& load, std::shared_ptr<const LoraWeights> weights) {
   std::shared_ptr<const DeviceAdapter> adapter = pack(load, *weights);
   const std::lock_guard lock(mutex_);
-  residents_.insert_or_assign(load.adapter, Resident{std::move(weights), std::move(adapter)});
+  residents_.insert_or_assign(load.adapter,
+                              Resident{std::move(weights), std::move(adapter), false});
 }
 
 void LocalDevice::wait(AdapterId adapter) {
   resident(adapter)->wait();
   const std::lock_guard lock(mutex_);
   residents_[adapter].weights.reset();
+  residents_[adapter].arrived = true;
 }
 
 void LocalDevice::evict(AdapterId adapter) {
@@ -50,6 +52,13 @@ std::shared_ptr<const DeviceAdapter> LocalDevice::resident(AdapterId adapter) {
   const auto found = residents_.find(adapter);
   SL_CHECK(found != residents_.end(), text_of(adapter) + " is used and is not on the device");
   return found->second.adapter;
+}
+
+const DeviceAdapter* LocalDevice::arrived(AdapterId adapter) {
+  const std::lock_guard lock(mutex_);
+  const auto found = residents_.find(adapter);
+  if (found == residents_.end() || !found->second.arrived) return nullptr;
+  return in_use_.emplace_back(found->second.adapter).get();
 }
 
 // Packed from one job to the next as long as jobs use it.
@@ -80,6 +89,7 @@ void LocalDevice::give_back_all() {
   on_host_.clear();
   contexts_.clear();
   spent_.clear();
+  in_use_.clear();
 }
 
 // --- jobs ---
@@ -111,10 +121,9 @@ void LocalDevice::run(const DeviceJob& job, DeviceResult* result) {
   result->switching = switches ? clock_ns() - moved : 0;
 
   drop_unused(job);
-  std::vector<std::shared_ptr<const DeviceAdapter>> in_use;  // until the job ends
-  const auto use = [&](AdapterId adapter) -> const DeviceAdapter* {
+  const auto use = [this](AdapterId adapter) -> const DeviceAdapter* {
     if (adapter == kBaseModel) return nullptr;
-    return in_use.emplace_back(resident(adapter)).get();
+    return in_use_.emplace_back(resident(adapter)).get();
   };
   std::vector<const DeviceAdapter*> adapters;
   adapters.reserve(job.sequences.size());
@@ -123,10 +132,12 @@ void LocalDevice::run(const DeviceJob& job, DeviceResult* result) {
     adapters.push_back(host ? on_host(sequence.adapter) : use(sequence.adapter));
   }
   result->parts = {};
+  result->host_layers = 0;
   result->sampled.clear();
   result->logits.clear();
   forward(job, adapters, use(job.folded), result);
   spent_.clear();
+  in_use_.clear();
 }
 
 }  // namespace servelab

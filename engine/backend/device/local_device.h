@@ -55,6 +55,10 @@ class LocalDevice : public Device {
   virtual void forward(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
                        const DeviceAdapter* folded, DeviceResult* result) = 0;
 
+  // Within forward(), on the job's thread: the device's copy of an adapter that the job began to
+  // compute on the host, once all of it has arrived; null before. Good until forward() returns.
+  virtual const DeviceAdapter* arrived(AdapterId adapter);
+
   // Any thread. `weights` live until DeviceAdapter::wait() has returned.
   virtual std::unique_ptr<DeviceAdapter> pack(const Load& load, const LoraWeights& weights) = 0;
   // One that stays in host memory, and takes none of the device's.
@@ -66,6 +70,7 @@ class LocalDevice : public Device {
   struct Resident {
     std::shared_ptr<const LoraWeights> weights;  // until they have arrived
     std::shared_ptr<const DeviceAdapter> adapter;
+    bool arrived = false;
   };
   std::shared_ptr<const DeviceAdapter> resident(AdapterId adapter);
   const DeviceAdapter* on_host(AdapterId adapter);
@@ -79,7 +84,8 @@ class LocalDevice : public Device {
   // Of the thread that runs jobs.
   std::unordered_map<AdapterId, std::unique_ptr<const DeviceAdapter>> on_host_;  // as long as used
   std::unordered_map<RequestId, HostMemory> contexts_;
-  std::vector<HostMemory> spent_;  // still copied from, until the job ends
+  std::vector<HostMemory> spent_;                             // still copied from, and
+  std::vector<std::shared_ptr<const DeviceAdapter>> in_use_;  // used, until the job ends
 };
 
 }  // namespace servelab

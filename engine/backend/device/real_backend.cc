@@ -54,7 +54,8 @@ class Engine final : public RealBackend {
     Replica& added = replicas_.emplace_back();
     added.device = std::make_unique<DeviceReplica>(
         replica, timeline_, adapters_, workload_.adapters.size(), std::move(device),
-        DeviceReplica::Settings{adapters_as_models_, padded_ ? layout.widest_rank : 0});
+        DeviceReplica::Settings{adapters_as_models_, padded_ ? layout.widest_rank : 0,
+                                layout.load_path == LoadPath::kLayers});
   }
 
   void preload(ReplicaId replica, AdapterId adapter) override { device(replica).load_now(adapter); }

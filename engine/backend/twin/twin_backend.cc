@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/backend/twin/layered_step.h"
 #include "engine/core/check.h"
 #include "engine/serve/backend.h"
 
@@ -24,6 +25,8 @@ class TwinBackend final : public Backend {
           &make_cost_(entry.model, static_cast<int>(layout.devices.size()));
     }
     state.link = &cost(replica, layout.models.front().model);
+    state.load_path = layout.load_path;
+    if (const char* why = state.link->no_load_path(state.load_path)) throw SpecError(why);
   }
 
   const char* unsupported(ReplicaId replica, const StepPlan& plan) const override {
@@ -42,10 +45,20 @@ class TwinBackend final : public Backend {
   }
 
   void load(ReplicaId replica, AdapterId adapter, Bytes bytes) override {
-    begin_load(replica, load_subject(adapter), bytes);
+    ReplicaState& state = replicas_[index(replica)];
+    begin_load(replica, load_subject(adapter), state.link->load(state.load_path, bytes));
   }
   void load(ReplicaId replica, ModelId model, Bytes bytes) override {
-    begin_load(replica, load_subject(model), bytes);
+    begin_load(replica, load_subject(model), replicas_[index(replica)].link->host_to_device(bytes));
+  }
+
+  bool load_is_done(ReplicaId replica, std::uint32_t what) override {
+    for (const LinkLoad& load : replicas_[index(replica)].loading) {
+      if (load.what != what || load.ready <= timeline_->now()) continue;
+      timeline_->post(load.ready, EventKind::kLoadDone, pack_subject(replica, what));
+      return false;
+    }
+    return true;
   }
 
   void submit(const StepWork& work) override {
@@ -60,9 +73,7 @@ class TwinBackend final : public Backend {
     if (work.unmerge != kBaseModel) timing.switching += cost.unmerge(work.unmerge_rank);
     if (work.merge != kBaseModel) timing.switching += cost.merge(work.merge_rank);
     timing.cost = cost.step(work.shape, work.mode.exec, work.mode.kernel);
-    if (work.shape.host_tokens > 0) {
-      timing.cost.lora += cost.host_lora(work.shape, work.mode.host_copy);
-    }
+    timing.host_layers = 0;
     timing.swap = 0;
     if (work.swap_in + work.swap_out > 0) {
       const TimeNs link_start = std::max(start, state.link_free);
@@ -70,8 +81,15 @@ class TwinBackend final : public Backend {
       state.link_free = link_start + copy;
       timing.swap = link_start - start + not_hidden(cost, copy, timing.cost.total());
     }
+    if (work.shape.host_tokens > 0 ||
+        (!state.loading.empty() && state.load_path == LoadPath::kLayers)) {
+      state.layered.run(work, cost, state.load_path, start, &state.loading, &timing);
+      if (!state.loading.empty()) {
+        state.link_free = std::max(state.link_free, state.loading.back().ready);
+      }
+    }
     SL_CHECK(timing.busy() > 0, "a step takes time");
-    timeline_->post(start + timing.busy(), EventKind::kStepDone,
+    timeline_->post(now + timing.load_wait + timing.busy(), EventKind::kStepDone,
                     pack_subject(work.replica, work.slot));
   }
 
@@ -84,15 +102,17 @@ class TwinBackend final : public Backend {
     std::vector<const CostModel*> costs;  // by model; null: not served here
     const CostModel* link = nullptr;      // any of them knows it
     TimeNs link_free = 0;
-    std::vector<std::pair<std::uint32_t, TimeNs>> loading;  // what, and when it is ready
+    LoadPath load_path = LoadPath::kPinned;
+    std::vector<LinkLoad> loading;  // in the order in which they take the link
+    LayeredStep layered;
     StepTiming timing;
   };
 
-  void begin_load(ReplicaId replica, std::uint32_t what, Bytes bytes) {
+  void begin_load(ReplicaId replica, std::uint32_t what, TimeNs duration) {
     ReplicaState& state = replicas_[index(replica)];
     const TimeNs start = std::max(timeline_->now(), state.link_free);
-    state.link_free = start + std::max<TimeNs>(1, state.link->host_to_device(bytes));
-    state.loading.emplace_back(what, state.link_free);
+    state.link_free = start + std::max<TimeNs>(1, duration);
+    state.loading.push_back({what, start, state.link_free});
     timeline_->post(state.link_free, EventKind::kLoadDone, pack_subject(replica, what));
   }
 
@@ -106,24 +126,29 @@ class TwinBackend final : public Backend {
   // What copying adds to a step when its layers follow the layers' copies: two stages in a pipeline
   // of equal pieces take copy + (pieces - 1) * the longer of both + compute, each of one piece.
   static TimeNs not_hidden(const CostModel& cost, TimeNs copy, TimeNs compute) {
-    const int pieces = cost.swap_pieces();
+    const int pieces = cost.copy_pieces();
     if (pieces <= 1) return copy;
     const TimeNs longer = std::max(copy, compute) / pieces;
     const TimeNs whole = copy / pieces + (pieces - 1) * longer + compute / pieces;
     return std::max<TimeNs>(0, whole - compute);
   }
 
-  // When the step's model, its adapters, and one to be merged, are on the device.
+  // When the step may begin: its model and one to be merged are on the device, and its adapters,
+  // unless its layers wait for theirs; or all loads are done that make the serving loop stand
+  // still.
   static TimeNs ready_time(ReplicaState* state, const StepWork& work, TimeNs now) {
-    std::erase_if(state->loading, [now](const auto& load) { return load.second <= now; });
+    std::erase_if(state->loading, [now](const LinkLoad& load) { return load.ready <= now; });
     TimeNs ready = now;
-    for (const auto& [what, at] : state->loading) {
-      const auto adapter = static_cast<AdapterId>(what);
-      const bool needed = is_model(what) ? loaded_model(what) == work.model
-                                         : adapter == work.merge ||
-                                               std::find(work.adapters.begin(), work.adapters.end(),
-                                                         adapter) != work.adapters.end();
-      if (needed) ready = std::max(ready, at);
+    for (const LinkLoad& load : state->loading) {
+      const auto adapter = static_cast<AdapterId>(load.what);
+      const bool waits_whole = state->load_path != LoadPath::kLayers;
+      const bool needed =
+          is_model(load.what)
+              ? loaded_model(load.what) == work.model
+              : state->load_path == LoadPath::kRebuild || adapter == work.merge ||
+                    (waits_whole && std::find(work.adapters.begin(), work.adapters.end(),
+                                              adapter) != work.adapters.end());
+      if (needed) ready = std::max(ready, load.ready);
     }
     return ready;
   }

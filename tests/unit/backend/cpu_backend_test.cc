@@ -64,7 +64,7 @@ TEST(CpuBackend, LoraOnTheHostChangesNoToken) {
   const Workload workload = test::make_workload(test::short_requests(), 8);
   const auto expected = test::alone(CpuEngine(), workload, false);
   for (const char* kernel : {"bgmv", "mbgmv", "sgmv", "einsum"}) {
-    for (const char* loading : {"wait", "host", "skip"}) {
+    for (const char* loading : {"wait", "host, take_over: layers", "skip, take_over: never"}) {
       test::RunOptions options;
       options.technique = "caraserve";
       options.params = std::string("{kernel: ") + kernel + ", loading: " + loading + "}";
@@ -75,7 +75,13 @@ TEST(CpuBackend, LoraOnTheHostChangesNoToken) {
       EXPECT_EQ(test::violation(workload, run.record), "");
       EXPECT_EQ(run.outputs, expected) << options.params;
       int on_host = 0;
-      for (const StepRecord& step : run.record.step_log) on_host += step.host_requests;
+      for (const StepRecord& step : run.record.step_log) {
+        on_host += step.host_requests;
+        EXPECT_LE(step.timing.host_layers, step.host_requests > 0 ? 2 : 0);
+        if (options.params.find("never") != std::string::npos && step.host_requests > 0) {
+          EXPECT_EQ(step.timing.host_layers, 2);
+        }
+      }
       EXPECT_GT(on_host, 0) << options.params;
     }
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "engine/cli/generate.h"
@@ -104,6 +105,67 @@ TEST_P(CpuDevices, AdaptersOnTheHostGiveTheSameBits) {
     const auto logits = batch(ids, ids.size() - 1);
     for (std::size_t i = 0; i < 8; ++i) {
       EXPECT_EQ(row(logits, i), on_device[i % 4]) << name(kernel) << " row " << i;
+    }
+  }
+}
+
+// A device to which each adapter that a job holds on the host comes before a chosen layer.
+class ComesBefore final : public CpuDevice {
+ public:
+  using CpuDevice::CpuDevice;
+  void before(int layer, std::function<void(AdapterId)> bring) {
+    asked_ = 0;
+    layer_ = layer;
+    bring_ = std::move(bring);
+  }
+
+ private:
+  const DeviceAdapter* arrived(AdapterId adapter) override {
+    if (asked_++ < layer_) return nullptr;
+    bring_(adapter);
+    return CpuDevice::arrived(adapter);
+  }
+  int asked_ = 0, layer_ = 0;
+  std::function<void(AdapterId)> bring_;
+};
+
+// Whichever layer the device takes a prompt's or a decode's LoRA over at, the bits are the same.
+TEST_P(CpuDevices, TheDeviceMayTakeOverAtAnyLayer) {
+  CpuDeviceOptions options;
+  static_cast<DeviceLimits&>(options) = kSmallLimits;
+  options.isa = GetParam().isa;
+  options.type = GetParam().type;
+  options.threads = GetParam().threads;
+  ComesBefore device(model_, *weights_, options);
+  const auto weights = random_adapter(model_, "a", 16, all_targets(), 16);
+  device.hold({nth(0)}, weights);
+  const auto ids = prompt(model_, 9, 3);
+  const auto expected = prefill(device_.get(), ids, 8, blocks(0, 3), nth(2));
+  for (const TakeOver mode : {TakeOver::kNever, TakeOver::kLoaded, TakeOver::kLayers}) {
+    for (int layer = 0; layer <= model_.layers; ++layer) {
+      bool brought = false;
+      const int begun = mode == TakeOver::kNever ? model_.layers : layer;
+      for (const std::size_t chunk : {std::size_t{8}, std::size_t{1}}) {  // a prompt, then a decode
+        device.before(layer, [&](AdapterId adapter) {
+          load(&device, adapter, weights, 64);
+          brought = true;
+        });
+        DeviceJob job;
+        job.mode.kernel = LoraKernel::kBgmv;
+        job.mode.take_over = mode;
+        const std::size_t at = chunk == 8 ? 0 : 8;
+        const auto end = ids.begin() + static_cast<std::ptrdiff_t>(at + chunk);
+        job.sequences = {sequence({ids.begin(), end}, at, blocks(0, 3), nth(0), LoraSite::kHost)};
+        job.sequences.front().samples = true;
+        const DeviceResult result = run_job(&device, job);
+        EXPECT_EQ(result.host_layers, begun);
+        if (chunk == 1) {
+          EXPECT_EQ(result.logits, expected) << name(mode) << ", layer " << layer;
+        }
+        EXPECT_EQ(brought, mode != TakeOver::kNever && layer < model_.layers);
+        if (brought) device.evict(nth(0));
+        brought = false;
+      }
     }
   }
 }

@@ -82,5 +82,24 @@ TEST(OpCostTest, CopiesCostLatencyPlusBytes) {
   EXPECT_EQ(host_copy_us(hw, 0), 0);
 }
 
+// Two layers of matrices of 1 and 3 MB, from pageable memory at 1 GB/s with 20 us a call: 4 calls
+// and 8 MB. Rebuilt, with 100 GB/s of memory and 2 us an operation: the stack of 1 MB is read and
+// written at 1 and at 2 MB (2 * 3 MB in 60 us, and 4 us), then three times at 2 MB (12 MB in 120
+// us, and 6 us); that of 3 MB takes three times as long; and three releases of 500 us.
+TEST(OpCost, CopiesFromPageableMemory) {
+  HardwareProfile hw;
+  hw.memory_bytes_per_s = 1e11;
+  hw.elementwise = {.launch_us = 2, .bandwidth_fraction = 1};
+  hw.copies = {.pageable_to_device_bytes_per_s = 1e9,
+               .pageable_to_host_bytes_per_s = 5e8,
+               .call_us = 20,
+               .cache_release_us = 500};
+  EXPECT_NEAR(pageable_load_us(hw, 2, {1e6, 3e6}), 4 * 20 + 8000, 1e-6);
+  const double stacks = (60 + 4 + 120 + 6) + (180 + 4 + 360 + 6);
+  EXPECT_NEAR(rebuild_us(hw, 2, {1e6, 3e6}), 4 * 20 + 8000 + stacks + 1500, 1e-6);
+  EXPECT_NEAR(pageable_to_host_us(hw, 1e6), 20 + 2000, 1e-6);
+  EXPECT_EQ(pageable_to_host_us(hw, 0), 0);
+}
+
 }  // namespace
 }  // namespace servelab

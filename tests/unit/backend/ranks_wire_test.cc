@@ -41,7 +41,8 @@ DeviceJob some_job() {
   job.moves = {{RequestId{8}, true, 31, {1, 2}}};
   job.unmerge = true;
   job.merge = AdapterId{5};
-  job.mode = StepMode{Exec::kUnmerged, LoraKernel::kSgmv, 0.5, HostCopy::kSynced};
+  job.mode =
+      StepMode{Exec::kUnmerged, LoraKernel::kSgmv, 0.5, HostCopy::kSynced, TakeOver::kLayers};
   job.may_replay = false;
   job.measure_parts = true;
   job.sampling = {0.7, 0.9, 42};
@@ -50,7 +51,7 @@ DeviceJob some_job() {
   return job;
 }
 
-StepReply some_reply() { return {{1, 2, {3, 4, 5, 12}, {6, -1}, {0.5f}}, {6, 7}}; }
+StepReply some_reply() { return {{1, 2, {3, 4, 5, 12}, 9, {6, -1}, {0.5f}}, {6, 7}}; }
 
 LoadRequest some_load() { return {{AdapterId{3}, 64, true}, true, 0xabc, "french"}; }
 

@@ -20,7 +20,7 @@ class PiecewiseCost final : public CostModel {
   TimeNs unmerge(int) const override { return 0; }
   TimeNs host_to_device(Bytes bytes) const override { return bytes; }
   TimeNs device_to_host(Bytes bytes) const override { return bytes; }
-  int swap_pieces() const override { return pieces_; }
+  int copy_pieces() const override { return pieces_; }
 
  private:
   int pieces_;

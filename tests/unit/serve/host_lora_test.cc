@@ -119,12 +119,14 @@ TEST_F(HostLora, IsCountedApart) {
 
 TEST_F(HostLora, IsChargedAsLora) {
   run(all_on_host);
-  EXPECT_EQ(backend->timings[0].cost.lora, cost.host_lora(backend->shapes[0], HostCopy::kFused));
+  EXPECT_EQ(backend->timings[0].cost.lora,
+            cost.host_lora(backend->shapes[0], HostCopy::kFused).added);
   run([](const ReplicaView& view, StepPlan* out) {
     out->host_copy = HostCopy::kSynced;
     return all_on_host(view, out);
   });
-  EXPECT_EQ(backend->timings[0].cost.lora, cost.host_lora(backend->shapes[0], HostCopy::kSynced));
+  EXPECT_EQ(backend->timings[0].cost.lora,
+            cost.host_lora(backend->shapes[0], HostCopy::kSynced).added);
 }
 
 TEST_F(HostLora, IsMarkedInTheDecisionLog) {
@@ -136,7 +138,7 @@ TEST_F(HostLora, IsMarkedInTheDecisionLog) {
     out->host_copy = HostCopy::kSynced;
     return all_on_host(view, out);
   });
-  EXPECT_THAT(record.decisions, HasSubstr("unmerged:mbgmv:native run=0x20h,1x20h,2x20h\n"));
+  EXPECT_THAT(record.decisions, HasSubstr("unmerged:mbgmv:synced run=0x20h,1x20h,2x20h\n"));
   EXPECT_NE(record.decision_hash.value(), fused);
 }
 

@@ -76,7 +76,7 @@ TEST_F(HostLoraSpec, CachedAdaptersAreNoneOfARealDevices) {
 
 TEST_F(HostLoraSpec, UnknownSettingsAreToldWithTheKnown) {
   EXPECT_THAT(error(kTwin, "techniques: [{technique: caraserve, with: {host_copy: sync}}]\n"),
-              HasSubstr("fused, native"));
+              HasSubstr("fused, synced, pageable"));
   EXPECT_THAT(error(kTwin, "techniques: [{technique: caraserve, with: {colt: wait}}]\n"),
               HasSubstr("did you mean 'cold'?"));
 }

@@ -16,6 +16,7 @@ class NotBuilt final : public Accelerator {
   void check_devices(int /*replicas*/, int /*ranks*/) const override { refuse(); }
   DeviceFacts facts(int /*device*/) const override { refuse(); }
   std::string profile_stem(int /*threads*/) const override { refuse(); }
+  bool loads_by_layer() const override { return true; }
   ElementTypes element_types() const override {
     return {{kernels::DType::kBf16, kernels::DType::kF16}, kernels::DType::kBf16};
   }
