@@ -9,11 +9,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from analysis import published, steps, style
 from analysis.results import Results
 
 COLORS = [style.BLUE, style.ORANGE, style.VERMILION, style.GREEN]
+PATHS = [style.SKY, style.PURPLE, style.GREY, style.BLACK]
 PAPERS_RATES = (3, 6, 9)  # requests/s
 DASHED = {"linewidth": 0.8, "linestyle": (0, (4, 2))}
 
@@ -62,10 +64,10 @@ def draw_shares(axes: Axes, results: Results, path: str) -> list[str]:
             axes.axvline(published.claim(f"caraserve/fig03-share-{one:g}"), color=color, **DASHED)
         middle, high = np.percentile(every, [50, 99])
         lines.append(f"{one:12g}{mean:9.2f}{middle:10.2f}{high:8.2f}")
-    axes.set(xlabel="cold starts in a request's latency (%)", ylabel="share of requests",
-             ylim=(0, 1.02))
+    axes.set(xlabel="share of latency (%)" if path else "cold starts in a request's latency (%)",
+             ylabel="share of requests", ylim=(0, 1.02))
     axes.set_xlim(left=0)
-    style.panel_label(axes, f"cold-start share{', ' * bool(path)}{style.plain(path)}")
+    style.panel_label(axes, style.plain(path) or "cold-start share")
     return [path] * bool(path) + lines
 
 
@@ -79,14 +81,18 @@ def draw_loads(axes: Axes, paths: dict[str, Results]) -> list[str]:
         ms = [1e3 * float(np.nanmean(load[(rank == one) & (rate == rate.min())]))
               for one in ranks]
         bars = axes.bar(np.arange(len(ranks)) + (number - (len(paths) - 1) / 2) * width, ms, width,
-                        color=COLORS[number % len(COLORS)], label=style.plain(path))
+                        color=(style.BLUE if not path else PATHS[number % len(PATHS)]),
+                        label=style.plain(path))
         if len(paths) == 1:
             axes.bar_label(bars, fmt="%.2f", fontsize=6.5)
         lines += [path] * bool(path) + [f"{'rank':>12}{'load ms':>9}"] + [
             f"{one:12d}{value:9.2f}" for one, value in zip(ranks, ms)]
     if len(paths) > 1:
-        axes.legend(loc="upper left")
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(top=axes.get_ylim()[1] * 5 ** (len(paths) / 2))
+        axes.legend(loc="upper left", borderpad=0, handlelength=1.2)
     axes.set_xticks(range(len(ranks)), [str(one) for one in ranks])
     axes.set(xlabel="rank", ylabel="mean load (ms)")
     style.panel_label(axes, "load time")

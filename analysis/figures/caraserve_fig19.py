@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis import service, slo_limits, stats, style
 from analysis.figures import _cdfs
@@ -93,9 +94,14 @@ def draw(results: Results, out: Path) -> list[Path]:
         curves.axvline(1e3 * limit_s, color=style.GREY, linewidth=0.8, linestyle=(0, (4, 2)),
                        zorder=1, label=f"SLO, {1e3 * limit_s:.1f} ms")
         curves.set_ylabel("share of requests")
-    _cdfs.scale_x(list(grid[:, 1]), drawn)
-    for axes in grid[:, 1]:  # every request takes about a decode step per token, at least
-        axes.set_xlim(left=0.9 * min(float(values[0]) for values in drawn))
+    low, high = (pick(np.percentile(values, share) for values in drawn)
+                 for pick, share in ((min, 0), (max, 99.5)))
+    for axes in grid[:, 1]:
+        axes.set(xscale="log", xlim=(low / 1.05, high * 1.05), ylim=(0, 1.02))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(axis="x")
     grid[-1, 1].set_xlabel(_cdfs.PER_TOKEN.label)
     by_label = {handle.get_label(): handle for axes in grid[:, 1]
                 for handle in axes.get_legend_handles_labels()[0]}
