@@ -54,7 +54,7 @@ def draw_bars(axes: Axes, row: Row, limit_s: float) -> None:
     for at, (technique, share) in enumerate(zip(row.techniques, shares)):
         look = style.look(technique)
         axes.bar(at, share.value, 0.7, color=look.color, hatch=look.hatch, edgecolor="white",
-                 linewidth=0.4, yerr=np.nan_to_num(share.half_width),
+                 linewidth=0.4, yerr=share.half_width,
                  error_kw={"elinewidth": 0.8})
         axes.annotate(f"{share.value:.1f}", (at, share.value + np.nan_to_num(share.half_width)),
                       ha="center", va="bottom", fontsize=6.5)
