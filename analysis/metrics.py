@@ -6,6 +6,7 @@ files: /requests, /replicas and /series.
 """
 from __future__ import annotations
 
+import json
 from typing import Callable
 
 import numpy as np
@@ -95,6 +96,23 @@ def arrival_dispersion(results: Points, index: int, bin_s: float) -> float:
     return float(counts.var() / counts.mean()) if counts.size > 1 else float("nan")
 
 
+def calls_by_adapter(results: Points, index: int) -> np.ndarray:
+    """Requests to each adapter of the workload, most invoked first, those without any included."""
+    read = results.point(index).read_several(["requests/adapter"], optional=["spec/effective"])
+    used = read["requests/adapter"][read["requests/adapter"] >= 0].astype(int)
+    count = 0
+    if "spec/effective" in read:
+        count = json.loads(read["spec/effective"].item())["workload"]["adapters"]["count"]
+    return np.sort(np.bincount(used, minlength=count))[::-1]
+
+
+def top_tenth_share(results: Points, index: int) -> float:
+    """Percent of the requests to adapters that go to the tenth of these that is invoked most."""
+    calls = calls_by_adapter(results, index)
+    top = int(np.ceil(calls.size / 10))
+    return 100 * float(calls[:top].sum()) / calls.sum() if calls.sum() else float("nan")
+
+
 def max_over_min(values: np.ndarray) -> float:
     """Over the replicas; NaN when one has no value or none at all is positive."""
     least = float(np.min(values, initial=np.inf))
@@ -155,6 +173,7 @@ DERIVED: dict[str, Callable[[Points], np.ndarray]] = {
     "lora_over_dense_percent": _over("lora_time_s", "dense_time_s", 100),
     "prefill_step_mean_s": _each(lambda r, i: steps.mean_s(r, i, prefill=True)),
     "decode_step_mean_s": _each(lambda r, i: steps.mean_s(r, i, prefill=False)),
+    "top_tenth_share_percent": _each(top_tenth_share),
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
     "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),

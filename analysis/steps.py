@@ -9,12 +9,18 @@ PARTS = ("attention", "collective", "dense", "host", "load_wait", "lora", "swap"
 _PARTS = [f"steps/parts/{part}" for part in PARTS]
 
 
-def mean_s(results: Points, index: int, prefill: bool) -> float:
-    """Mean time of the steps that compute prompts, or of those that only decode, from plan to end:
-    with what they waited for loads, as CaraServe's Figure 11 has it. NaN without any."""
+def times_s(results: Points, index: int, prefill: bool) -> np.ndarray:
+    """Times of the steps that compute prompts, or of those that only decode, from plan to end:
+    with what they waited for loads, as CaraServe's Figure 11 has it."""
     read = results.point(index).read_several(["steps/prompt_tokens", *_PARTS])
     own = (read.pop("steps/prompt_tokens") > 0) == prefill
-    return float(np.mean(sum(read.values())[own])) / 1e9 if own.any() else float("nan")
+    return sum(read.values())[own] / 1e9
+
+
+def mean_s(results: Points, index: int, prefill: bool) -> float:
+    """Their mean; NaN without any."""
+    times = times_s(results, index, prefill)
+    return float(times.mean()) if times.size else float("nan")
 
 
 def load_mean_s(results: Points, index: int) -> float:

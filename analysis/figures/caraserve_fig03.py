@@ -1,5 +1,6 @@
 """CaraServe Fig. 3: left, the share of cold starts in the time in which a request is served, by the
-rate of requests, over all requests of a rate; right, the time to load one adapter, by rank."""
+rate of requests, over all requests of a rate; right, the time to load one adapter, by rank. Where
+the spec sweeps engine.load_path, the shares have a panel for each path, and loads a bar."""
 from __future__ import annotations
 
 import json
@@ -8,11 +9,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from analysis import published, steps, style
 from analysis.results import Results
 
 COLORS = [style.BLUE, style.ORANGE, style.VERMILION, style.GREEN]
+PATHS = [style.SKY, style.PURPLE, style.GREY, style.BLACK]
 PAPERS_RATES = (3, 6, 9)  # requests/s
 DASHED = {"linewidth": 0.8, "linestyle": (0, (4, 2))}
 
@@ -38,7 +41,14 @@ def share_rates(rate: np.ndarray, rank: np.ndarray) -> list[float]:
     return sorted(alone or widest)
 
 
-def draw_shares(axes: Axes, results: Results) -> list[str]:
+def by_path(results: Results) -> dict[str, Results]:
+    """The results by how adapters come over; all of them under "" where that is not swept."""
+    if not any(name.endswith(".load_path") for name in results.sweep_columns):
+        return {"": results}
+    return {str(path): results.select(load_path=path) for path in results.x_values("load_path")}
+
+
+def draw_shares(axes: Axes, results: Results, path: str) -> list[str]:
     rate, rank = positions(results)
     share = results.metric("cold_start_share_percent")
     lines = [f"{'requests/s':>12}{'mean %':>9}{'median %':>10}{'P99 %':>8}"]
@@ -54,33 +64,53 @@ def draw_shares(axes: Axes, results: Results) -> list[str]:
             axes.axvline(published.claim(f"caraserve/fig03-share-{one:g}"), color=color, **DASHED)
         middle, high = np.percentile(every, [50, 99])
         lines.append(f"{one:12g}{mean:9.2f}{middle:10.2f}{high:8.2f}")
-    axes.set(xlabel="cold starts in a request's latency (%)", ylabel="share of requests",
-             ylim=(0, 1.02))
+    axes.set(xlabel="share of latency (%)" if path else "cold starts in a request's latency (%)",
+             ylabel="share of requests", ylim=(0, 1.02))
     axes.set_xlim(left=0)
-    style.panel_label(axes, "cold-start share")
-    return lines
+    style.panel_label(axes, style.plain(path) or "cold-start share")
+    return [path] * bool(path) + lines
 
 
-def draw_loads(axes: Axes, results: Results) -> list[str]:
+def draw_loads(axes: Axes, paths: dict[str, Results]) -> list[str]:
     """At the lowest rate, where loads seldom wait for each other."""
-    rate, rank = positions(results)
-    load = results.metric("adapter_load_mean_s")
-    ranks = sorted(set(rank[rate == rate.min()].tolist()))
-    ms = [1e3 * float(np.nanmean(load[(rank == one) & (rate == rate.min())])) for one in ranks]
-    axes.bar(range(len(ranks)), ms, 0.6, color=style.BLUE)
-    for at, value in enumerate(ms):
-        axes.annotate(f"{value:.2f}", (at, value), ha="center", va="bottom", fontsize=6.5)
+    width, lines = 0.6 if len(paths) == 1 else 0.8 / len(paths), []
+    for number, (path, results) in enumerate(paths.items()):
+        rate, rank = positions(results)
+        load = results.metric("adapter_load_mean_s")
+        ranks = sorted(set(rank[rate == rate.min()].tolist()))
+        ms = [1e3 * float(np.nanmean(load[(rank == one) & (rate == rate.min())]))
+              for one in ranks]
+        bars = axes.bar(np.arange(len(ranks)) + (number - (len(paths) - 1) / 2) * width, ms, width,
+                        color=(style.BLUE if not path else PATHS[number % len(PATHS)]),
+                        label=style.plain(path))
+        if len(paths) == 1:
+            axes.bar_label(bars, fmt="%.2f", fontsize=6.5)
+        lines += [path] * bool(path) + [f"{'rank':>12}{'load ms':>9}"] + [
+            f"{one:12d}{value:9.2f}" for one, value in zip(ranks, ms)]
+    if len(paths) > 1:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(top=axes.get_ylim()[1] * 5 ** (len(paths) / 2))
+        axes.legend(loc="upper left", borderpad=0, handlelength=1.2)
     axes.set_xticks(range(len(ranks)), [str(one) for one in ranks])
     axes.set(xlabel="rank", ylabel="mean load (ms)")
     style.panel_label(axes, "load time")
-    return [f"{'rank':>12}{'load ms':>9}"] + [f"{one:12d}{value:9.2f}"
-                                              for one, value in zip(ranks, ms)]
+    return lines
 
 
 def draw(results: Results, out: Path) -> list[Path]:
-    figure, (shares, loads) = plt.subplots(1, 2, figsize=(style.TWO_COLUMNS_IN, 2.3))
-    lines = [results.spec_id, *draw_shares(shares, results), *draw_loads(loads, results)]
-    handles = shares.get_legend_handles_labels()[0]
+    paths = by_path(results)
+    figure, (*shares, loads) = plt.subplots(1, len(paths) + 1,
+                                            figsize=(style.TWO_COLUMNS_IN, 2.3))
+    lines = [results.spec_id]
+    for axes, (path, own) in zip(shares, paths.items()):
+        lines += draw_shares(axes, own, path)
+    lines += draw_loads(loads, paths)
+    handles = shares[0].get_legend_handles_labels()[0]
+    if len(paths) > 1:  # the means differ: they are in the table
+        for handle in handles:
+            handle.set_label(handle.get_label().partition(":")[0])
     handles.append(plt.Line2D([], [], color=style.GREY, label="mean in the paper", **DASHED))
     style.finish(figure, results, handles, note="distributions over the requests of all seeds")
     return style.save(figure, out, "fig03") + [

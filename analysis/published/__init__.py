@@ -51,3 +51,8 @@ def _claims() -> dict[str, Claim]:
 def claim(name: str) -> float:
     """The number of a claim in experiments/claims.yaml, such as "dlora/fig14-slora"."""
     return _claims()[name].published
+
+
+def find(name: str) -> float | None:
+    """The same, or None where nothing is claimed under that name."""
+    return _claims()[name].published if name in _claims() else None

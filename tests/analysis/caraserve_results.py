@@ -33,7 +33,7 @@ def loads(seconds: list[float], others: int = 2) -> dict[str, Any]:
             "events/value": [*seconds, *[0.0] * others]}
 
 
-def fig03(spec: Any) -> Path:
+def fig03(spec: Any, place: dict[str, Any] | None = None) -> Path:
     for rate, rank in ((3, 64), (6, 64), (9, 64), (1, 8), (1, 64)):
         for seed in range(2):
             rng = np.random.default_rng([rate, rank, seed])
@@ -42,7 +42,7 @@ def fig03(spec: Any) -> Path:
             ends = 100.0 * np.arange(1, 700)
             waits = np.where(np.isin(np.arange(1, 700), (at // 100).astype(int)), wait, 0.0)
             spec.add("ondmd", seed, {"workload.arrivals.rate": rate,
-                                     "workload.adapters.ranks": f"[{rank}]"}, {},
+                                     "workload.adapters.ranks": f"[{rank}]", **(place or {})}, {},
                      datasets={**steps(ends.tolist(), [0] * 699, load_wait=waits.tolist(),
                                        dense=[40.0] * 699),
                                **requests(at.tolist(), (at + 2000).tolist()),
@@ -58,3 +58,82 @@ def fig16(spec: Any) -> Path:
                          datasets=steps([50, 100], [tokens] * 2,
                                         dense=[more * (30 + tokens / 10)] * 2))
     return spec.write()
+
+
+TECHNIQUES = {"cached": 1.0, "ondmd": 1.5, "slora": 2.0, "caraserve": 1.1}
+
+
+def served(more: float, seed: int, count: int = 60) -> tuple[dict[str, float], dict[str, Any]]:
+    """Summary and /requests of requests that take `more` times as long as with cached adapters."""
+    rng = np.random.default_rng(seed)
+    scheduled = np.sort(rng.uniform(0, 60_000, count))
+    tokens = rng.integers(2, 100, count)
+    ttft = more * rng.uniform(40, 80, count)
+    last = scheduled + ttft + more * 35 * (tokens - 1)
+    return ({"ttft_mean_s": float(ttft.mean()) / 1e3,
+             "latency_mean_s": float((last - scheduled).mean()) / 1e3,
+             "latency_per_token_mean_of_ratios_s": float(
+                 ((last - scheduled) / tokens).mean()) / 1e3,
+             "duration_s": 70.0},
+            {**requests(scheduled.tolist(), last.tolist()), "requests/output_tokens": tokens,
+             "requests/first_token": (scheduled + ttft) * MS, "requests/prompt_tokens": tokens,
+             "requests/admitted": scheduled * MS, "requests/adapter": np.arange(count)})
+
+
+def cdfs(spec: Any, places: list[dict[str, Any]] | None = None,
+         techniques: dict[str, float] | None = None) -> Path:
+    """Requests and steps of every technique at every place."""
+    for place in places or [{}]:
+        for label, more in (techniques or TECHNIQUES).items():
+            for seed in range(3):
+                summary, datasets = served(more, seed)
+                datasets |= steps([50, 100, 150, 200], [20, 0, 20, 0],
+                                  dense=[30 * more, 35, 32 * more, 36])
+                spec.add(label, seed, place, summary, datasets=datasets)
+    return spec.write()
+
+
+def fig05(spec: Any) -> Path:
+    """Steps as the paper's lines through the stated latencies have them."""
+    for requests_, ranks in ((24, [32]), (25, [64] + [32] * 24), (16, [64]), (17, [64])):
+        total = 64 + 24 * 32 if len(ranks) > 1 else requests_ * ranks[0]
+        for kernel, load, slope, start in (("bgmv", requests_ * max(ranks), 0.0036, 32.07),
+                                           ("mbgmv", total, 0.0023, 33.5)):
+            spec.add(kernel, 0, {"workload.requests": requests_,
+                                 "workload.adapters.ranks": str(ranks)},
+                     {"itl_p50_s": (start + slope * load) / 1e3})
+    return spec.write()
+
+
+def fig12(spec: Any) -> Path:
+    for count in (10, 20):
+        calls = np.repeat(np.arange(count), 2 ** np.arange(count // 2)[::-1].repeat(2))
+        spec.add("null", 0, {"workload.adapters.count": count}, {}, datasets={
+            "requests/adapter": calls,
+            "spec/effective": f'{{"workload": {{"adapters": {{"count": {2 * count}}}}}}}'})
+    return spec.write()
+
+
+ROUTED = {"rank-aware (bgmv)": 1.2, "most-idle (bgmv)": 1.4, "random (bgmv)": 1.45,
+          "first-fit (bgmv)": 1.9}
+
+
+def fig19(spec: Any) -> Path:
+    cdfs(spec, [{"cluster.replicas": 1}], {"peft": 1.0})
+    return cdfs(spec, [{"cluster.replicas": 60}],
+                ROUTED | {label.replace("bgmv", "mbgmv"): more for label, more in ROUTED.items()})
+
+
+FIGURES = {
+    "caraserve/fig03": fig03, "caraserve/fig05": fig05, "caraserve/fig10": cdfs,
+    "caraserve/fig11": cdfs, "caraserve/fig12": fig12,
+    "caraserve/fig13": lambda spec: cdfs(spec, [
+        {"workload.arrivals.rate": 9, "workload.adapters.ranks": "[32]"},
+        {"workload.arrivals.rate": 6, "workload.adapters.ranks": "[64]"}]),
+    "caraserve/fig14": lambda spec: cdfs(spec, [
+        {"workload.adapters.count": count, "workload.popularity.trace": f"caraserve-{count}"}
+        for count in (128, 512)]),
+    "caraserve/fig15": lambda spec: cdfs(spec, [
+        {"model": "llama-2-13b", "hardware": "a10-24g"}]),
+    "caraserve/fig16": fig16, "caraserve/fig19": fig19,
+}

@@ -145,8 +145,8 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
         swept="workload.arrivals.rate"),
     "dlora/fig14": lambda root: latency_spec(root, "dlora/fig14", ["slora", "dlora"]),
     **{spec_id: cluster_results.filled(Spec, spec_id) for spec_id in cluster_results.FILLERS},
-    "caraserve/fig03": lambda root: caraserve_results.fig03(Spec(root, "caraserve/fig03")),
-    "caraserve/fig16": lambda root: caraserve_results.fig16(Spec(root, "caraserve/fig16")),
+    **{spec_id: lambda root, spec_id=spec_id: caraserve_results.FIGURES[spec_id](
+        Spec(root, spec_id)) for spec_id in caraserve_results.FIGURES},
     "mine/skewness": lambda root: latency_spec(root, "mine/skewness", ["slora", "dlora"]),
 }
 

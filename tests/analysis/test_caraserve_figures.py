@@ -8,12 +8,13 @@ import h5py
 import numpy as np
 import pytest
 
-from analysis import draw
+from analysis import draw, published
 from analysis import steps as step_metrics
 from analysis.errors import ResultsError
-from analysis.figures import caraserve_fig03
+from analysis.figures import (_cdfs, caraserve_fig03, caraserve_fig05, caraserve_fig15,
+                              caraserve_fig19)
 from analysis.results import Results
-from caraserve_results import fig03, fig16, loads, requests, steps
+from caraserve_results import FIGURES, cdfs, fig03, fig16, loads, requests, steps
 from conftest import Spec
 
 
@@ -103,8 +104,111 @@ def test_fig03_of_one_rate_has_both_panels(tmp_path):
     assert caraserve_fig03.rank_of("[8, 64]") == 64 and caraserve_fig03.rank_of(16) == 16
 
 
+def test_fig03_has_a_panel_for_each_load_path(tmp_path):
+    spec = Spec(tmp_path, "caraserve/fig03")
+    for path in ("pinned", "rebuild"):
+        fig03(spec, {"engine.load_path": path})
+    figures = caraserve_fig03.by_path(Results.load("caraserve/fig03", tmp_path))
+    assert list(figures) == ["pinned", "rebuild"]
+    assert all(len(own.columns["key"]) == 10 for own in figures.values())
+    lines = [line.strip() for line in table(tmp_path, "caraserve/fig03")]
+    assert lines.count("pinned") == lines.count("rebuild") == 2  # shares and loads
+
+
 def test_fig16_says_what_fusing_saves(tmp_path):
     fig16(Spec(tmp_path, "caraserve/fig16"))
     table = next(path for path in draw.draw("caraserve/fig16", tmp_path) if path.suffix == ".txt")
     row = table.read_text().splitlines()[1].split()
     assert row == ["16", "37.92", "31.60", "41.08", "16.67"]
+
+
+def made(tmp_path: Path, spec_id: str) -> Results:
+    FIGURES[spec_id](Spec(tmp_path, spec_id))
+    return Results.load(spec_id, tmp_path)
+
+
+def table(tmp_path: Path, spec_id: str) -> list[str]:
+    path = next(path for path in draw.draw(spec_id, tmp_path) if path.suffix == ".txt")
+    return path.read_text().splitlines()
+
+
+def test_a_row_for_each_position_and_variant(tmp_path):
+    cdfs(Spec(tmp_path, "a/b"), [{"engine.max_batch": 48}, {"engine.max_batch": 32}],
+         {"cached": 1, "ondmd (x)": 2, "cached (y)": 3, "ondmd (y)": 4})
+    rows = _cdfs.rows_of(Results.load("a/b", tmp_path))
+    assert [(row.title, row.techniques) for row in rows] == [
+        (f"{size} in a batch, {variant}", labels) for size in (48, 32)
+        for variant, labels in (("x", ["cached", "ondmd (x)"]), ("y", ["cached (y)", "ondmd (y)"]))]
+
+
+def test_load_paths_stand_one_above_the_other(tmp_path):
+    cdfs(Spec(tmp_path, "caraserve/fig10"), [{"engine.load_path": "pinned"},
+                                             {"engine.load_path": "rebuild"}])
+    lines = table(tmp_path, "caraserve/fig10")
+    assert [line.split("  ")[0] for line in lines if line.startswith("loads")] == [
+        "loads: pinned", "loads: rebuild"]
+
+
+def test_values_of_finished_requests_only(tmp_path):
+    results = loaded(tmp_path, {**requests([0, 0], [100, 300], [1, 2]),
+                                "requests/first_token": np.array([40, 50]) * 10**6,
+                                "requests/output_tokens": np.array([4, 4])})
+    assert _cdfs.ttft_s(results, 0).tolist() == [0.040]
+    assert _cdfs.latency_s(results, 0).tolist() == [0.100]
+    assert _cdfs.per_token_s(results, 0).tolist() == [0.025]
+
+
+def test_percent_above_cached_beside_the_papers(tmp_path):
+    FIGURES["caraserve/fig10"](Spec(tmp_path, "caraserve/fig10"))
+    row = next(line for line in table(tmp_path, "caraserve/fig10") if line.startswith("ondmd"))
+    assert row.count("+50.0 % [50.0, 50.0]") == 3
+    assert [word for word in row.split() if word.startswith("(")] == ["(+412)", "(+71)", "(+50)"]
+
+
+@pytest.mark.parametrize("spec_id, count", [("caraserve/fig13", 18), ("caraserve/fig14", 18)])
+def test_every_position_finds_its_claims(tmp_path, spec_id, count):
+    FIGURES[spec_id](Spec(tmp_path, spec_id))
+    assert "\n".join(table(tmp_path, spec_id)).count("(+") == count
+
+
+def test_nothing_is_published_under_another_name():
+    assert published.find("caraserve/fig14-512-slora-tpt") == 32
+    assert published.find("caraserve/fig14-256-slora-tpt") is None
+
+
+def test_steps_are_prefills_and_decodes(tmp_path):
+    FIGURES["caraserve/fig11"](Spec(tmp_path, "caraserve/fig11"))
+    rows = {line.split()[0]: line.split() for line in table(tmp_path, "caraserve/fig11")[3:]}
+    assert rows["cached"][1:3] == ["31", "35.5"] and rows["slora"][1] == "62"
+
+
+def test_the_server_with_the_shorter_step(tmp_path):
+    results = made(tmp_path, "caraserve/fig05")
+    assert caraserve_fig05.claim_value(results, "bgmv") == 2
+    assert caraserve_fig05.claim_value(results, "mbgmv") == 1
+
+
+def test_adapters_that_nobody_calls_count(tmp_path):
+    results = made(tmp_path, "caraserve/fig12")
+    assert results.metric("top_tenth_share_percent").tolist() == pytest.approx(
+        [100 * 32 / 62, 100 * 4 * 2**9 / (2 * (2**10 - 1)) * 0.75])
+    assert table(tmp_path, "caraserve/fig12")[1].split()[:2] == ["10", "62"]
+
+
+def test_what_caraserve_takes_off_a_cold_start(tmp_path):
+    assert caraserve_fig15.claim_value(made(tmp_path, "caraserve/fig15"), "cold-start") == (
+        pytest.approx(80))
+
+
+def test_attainment_is_over_the_slo_of_the_same_results(tmp_path):
+    results = made(tmp_path, "caraserve/fig19")
+    limit_s = caraserve_fig19.slo_s(results)
+    alone = results.columns["technique"] == "peft"
+    assert limit_s == pytest.approx(
+        1.5 * results.metric("latency_per_token_mean_of_ratios_s")[alone].mean())
+    assert [row.title for row in caraserve_fig19.rows_of(results)] == ["bgmv", "mbgmv"]
+    own = np.flatnonzero(results.columns["technique"] == "rank-aware (bgmv)")
+    within = [float((_cdfs.per_token_s(results, index) <= limit_s).mean()) for index in own]
+    assert caraserve_fig19.claim_value(results, "attained bgmv") == pytest.approx(
+        100 * np.mean(within))
+    assert caraserve_fig19.claim_value(results, "highest mbgmv") > 1
