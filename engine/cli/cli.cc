@@ -284,6 +284,7 @@ int dispatch(const Commands& c, Arguments& arguments) {
     perf_model_command(arguments.perf_model);
     return kOk;
   }
+  if (c.score->parsed()) return score_command(arguments.score);
   if (c.adapters->parsed()) return adapters_command(arguments.adapters);
   if (c.list->parsed()) {
     fmt::print("{}", list_text(Library(arguments.experiments)));

@@ -15,6 +15,7 @@
 #include "engine/cli/generate.h"
 #include "engine/cli/perf_model.h"
 #include "engine/cli/rank_processes.h"
+#include "engine/cli/score_cli.h"
 #include "engine/cli/trace.h"
 #include "engine/run/runner.h"
 
@@ -34,6 +35,7 @@ struct Arguments {
   CalibrateOptions calibrate;
   OpTimesOptions op_times;
   PerfModelArguments perf_model;
+  ScoreArguments score;
   DoctorOptions doctor;
   ValidateOptions validate;
   bool quick = false;
@@ -53,6 +55,7 @@ struct Commands {
   CLI::App* calibrate;
   CLI::App* op_times;
   CLI::App* perf_model;
+  CLI::App* score;
   CLI::App* doctor;
   CLI::App* validate;
   CLI::App* check;
