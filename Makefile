@@ -189,7 +189,7 @@ bench: build  ## kernels, engine steps and the serving core against the machine'
 	-'$(BUILD)/tests/servelab_engine_bench'
 	'$(BUILD)/tests/servelab_bench'
 
-fuzz:  ## fuzz the parsers of model and adapter files, FUZZ_SECONDS each (30)
+fuzz:  ## fuzz the parsers of what comes from outside, FUZZ_SECONDS each (30)
 	@$(SETUP) --no-python --fuzz
 	BUILD='$(CURDIR)/build-fuzz' tests/fuzz/run.sh $(or $(FUZZ_SECONDS),30)
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "baselines/shared/kernel_param.h"
+#include "baselines/shared/perf_model.h"
 #include "baselines/shared/rank_cost.h"
 #include "engine/serve/policy.h"
 
@@ -34,8 +35,8 @@ BatchShape profiled_step(int requests, int rank, int tokens, int context) {
 }
 
 // The line through the steps that a cost model gives, as the paper's is through profiled ones.
-RankLine line_of(const CostModel& cost, LoraKernel kernel, int max_batch, int tokens, int context) {
-  const RankLoad load = kernels::traits(kernel).padded ? RankLoad::kPadded : RankLoad::kSum;
+RankLine line_of(const CostModel& cost, LoraKernel kernel, RankLoad load, int max_batch, int tokens,
+                 int context) {
   std::vector<RankPoint> points;
   for (int requests = 1; requests <= max_batch; requests *= 2) {
     for (const int rank : kProfiledRanks) {
@@ -56,14 +57,15 @@ class RankRouter : public ClusterPolicy {
     f.add("context_tokens", &context_tokens_, "of the decodes that the model is fitted to")
         .range(1, 1 << 20);
     add_line(f, "decode", &model_.decode);
+    f.add("model", &model_file_, "of `servelab perf-model fit`, in place of alphas and betas")
+        .file("perf-model", [this](const ConfigNode& name) { read_lines(name); });
   }
 
   void begin(const ClusterView& view) override {
-    const LoraKernel kernel = kernel_from(kernel_);
-    model_.load = kernels::traits(kernel).padded ? RankLoad::kPadded : RankLoad::kSum;
+    model_.load = load_of_kernel(kernel_);
     const ReplicaView& first = *view.replicas().front();
-    fit_if_open(first, kernel, first.limits().max_batch, 1, context_tokens_, &model_.decode);
-    begin_with(first, kernel);
+    fit_if_open(first, first.limits().max_batch, 1, context_tokens_, &model_.decode);
+    begin_with(first);
   }
 
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
@@ -75,7 +77,7 @@ class RankRouter : public ClusterPolicy {
       const auto requests = static_cast<std::int64_t>(replica->unfinished());
       const RankServer server{ranks_of(replica->waiting_ranks()),
                               ranks_of(replica->unfinished_ranks()), requests};
-      const double cost = rank == 0 ? static_cast<double>(requests) : cost_of(server, rank);
+      const double cost = cost_of(server, rank);
       if (replica == view.replicas().front() || cost < least) {
         best = replica->id();
         least = cost;
@@ -85,25 +87,45 @@ class RankRouter : public ClusterPolicy {
   }
 
  protected:
-  virtual void begin_with(const ReplicaView& /*first*/, LoraKernel /*kernel*/) {}
-  // What speaks against a server for a request of this rank.
+  virtual void begin_with(const ReplicaView& /*first*/) {}
+  virtual bool needs_prefill() const { return false; }
+  // What speaks against a server for a request of this rank, 0 for one without an adapter.
   virtual double cost_of(const RankServer& server, int rank) const = 0;
 
   static void add_line(ParamFields& f, const std::string& name, RankLine* line) {
     const std::string of = name + "'s latency; both 0: fitted to the costs";
     f.add(name + "_alpha_ms", &line->alpha_ms, "by load, of a " + of).range(0, 1e6);
-    f.add(name + "_beta_ms", &line->beta_ms, "of a " + of).range(0, 1e6);
+    f.add(name + "_beta_ms", &line->beta_ms, "of a " + of).range(-1e6, 1e6);
   }
-  static void fit_if_open(const ReplicaView& replica, LoraKernel kernel, int max_batch, int tokens,
-                          int context, RankLine* line) {
-    if (line->alpha_ms != 0 || line->beta_ms != 0) return;
-    *line = line_of(replica.cost(), kernel, max_batch, tokens, context);
+  // Throws SpecError where the costs do not grow with ranks: all servers would cost the same.
+  void fit_if_open(const ReplicaView& replica, int max_batch, int tokens, int context,
+                   RankLine* line) const {
+    if (is_given(*line)) return;
+    if (replica.serves({})) {
+      *line =
+          line_of(replica.cost(), kernel_from(kernel_), model_.load, max_batch, tokens, context);
+    }
+    if (line->alpha_ms >= kLeastAlphaMs) return;
+    throw SpecError("routing by ranks: the costs of a step under " + kernel_ +
+                    " do not grow with ranks, so that no line fits them; name a performance model "
+                    "(`model: FILE`, from `servelab perf-model fit`) in route_with");
   }
 
   RankModel model_;
 
  private:
+  static bool is_given(const RankLine& line) { return line.alpha_ms != 0 || line.beta_ms != 0; }
+  void read_lines(const ConfigNode& name) {
+    if (is_given(model_.decode) || is_given(model_.prefill)) {
+      throw SpecError(name.mark, "'model' gives every alpha and beta; leave out those beside it");
+    }
+    const RankModel read = rank_model(name.scalar, kernel_, needs_prefill());
+    model_.decode = read.decode;
+    if (needs_prefill()) model_.prefill = read.prefill;
+  }
+
   std::string kernel_ = "mbgmv";
+  std::string model_file_;
   int context_tokens_ = 128;
 };
 
@@ -133,11 +155,12 @@ class RankAware final : public RankRouter {
   }
 
  private:
-  void begin_with(const ReplicaView& first, LoraKernel kernel) override {
+  void begin_with(const ReplicaView& first) override {
     constexpr int kMostPrompts = 8;  // of a prefill that the model is fitted to
     const int prompts = std::min(first.limits().max_batch, kMostPrompts);
-    fit_if_open(first, kernel, prompts, prompt_tokens_, 0, &model_.prefill);
+    fit_if_open(first, prompts, prompt_tokens_, 0, &model_.prefill);
   }
+  bool needs_prefill() const override { return true; }
   double cost_of(const RankServer& server, int rank) const override {
     return total_cost_ms(model_, server, rank, goal_);
   }
@@ -166,6 +189,7 @@ class RankAwareArtifact final : public RankRouter {
     constexpr double kPrefillOverDecode = 1.5;
     constexpr double kFull = 1e12;
     const auto requests = static_cast<double>(server.requests);
+    if (rank == 0) return requests;
     if (server.requests >= max_requests_) return kFull + requests;
     const double after = latency_ms(model_, model_.decode, server.all.with(rank));
     const double before = latency_ms(model_, model_.decode, server.all);

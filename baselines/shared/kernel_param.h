@@ -3,7 +3,6 @@
 #define SERVELAB_BASELINES_SHARED_KERNEL_PARAM_H_
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/core/check.h"
@@ -11,11 +10,15 @@
 
 namespace servelab {
 
-inline void add_kernel_field(ParamFields& f, std::string* kernel) {
+inline std::vector<std::string> lora_kernel_names() {
   std::vector<std::string> names;
   for (const auto& row : kernels::kLoraKinds) names.emplace_back(row.name);
+  return names;
+}
+
+inline void add_kernel_field(ParamFields& f, std::string* kernel) {
   f.add("kernel", kernel, "how the LoRA part of an unmerged step is computed")
-      .one_of(std::move(names));
+      .one_of(lora_kernel_names());
 }
 
 // `text` is one of the names above.

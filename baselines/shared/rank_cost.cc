@@ -41,7 +41,8 @@ double added_cost_ms(const RankModel& model, const RankServer& server, int rank,
 
 double total_cost_ms(const RankModel& model, const RankServer& server, int rank,
                      const RankGoal& goal) {
-  return added_cost_ms(model, server, rank, goal) * static_cast<double>(server.requests);
+  const auto requests = static_cast<double>(server.requests);
+  return rank == 0 ? requests : added_cost_ms(model, server, rank, goal) * requests;
 }
 
 }  // namespace servelab

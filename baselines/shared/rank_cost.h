@@ -21,7 +21,10 @@ struct Ranks {
   std::int64_t sum = 0;
   int max = 0;
 
-  Ranks with(int rank) const { return {requests + 1, sum + rank, rank > max ? rank : max}; }
+  Ranks with(int rank) const { return with(Ranks{1, rank, rank}); }
+  Ranks with(const Ranks& more) const {
+    return {requests + more.requests, sum + more.sum, more.max > max ? more.max : max};
+  }
 };
 
 // Latency of a batch: alpha_ms x its load + beta_ms.
@@ -65,7 +68,7 @@ struct RankGoal {
 double added_cost_ms(const RankModel& model, const RankServer& server, int rank,
                      const RankGoal& goal);
 // total_cost, whose least server gets the request; of equals the first. The cost of the server's
-// requests together.
+// requests together; for a request without an adapter (rank 0) their number.
 double total_cost_ms(const RankModel& model, const RankServer& server, int rank,
                      const RankGoal& goal);
 

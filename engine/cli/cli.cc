@@ -280,6 +280,11 @@ int dispatch(const Commands& c, Arguments& arguments) {
     answer_op_times(arguments.op_times, std::cin, std::cout);
     return kOk;
   }
+  if (c.perf_model->parsed()) {
+    perf_model_command(arguments.perf_model);
+    return kOk;
+  }
+  if (c.score->parsed()) return score_command(arguments.score);
   if (c.adapters->parsed()) return adapters_command(arguments.adapters);
   if (c.list->parsed()) {
     fmt::print("{}", list_text(Library(arguments.experiments)));

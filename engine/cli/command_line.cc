@@ -135,6 +135,8 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.calibrate = declare_calibrate(app, &arguments->calibrate);
   add_common(c.calibrate, arguments, false);
   c.op_times = declare_op_times(app, &arguments->op_times);
+  c.perf_model = declare_perf_model(app, &arguments->perf_model);
+  c.score = declare_score(app, &arguments->score);
   c.validate = app->add_subcommand(
       "validate", "run specs on the engine and on the twin; their distance by load regime");
   add_common(c.validate, arguments, true);

@@ -13,7 +13,9 @@
 #include "engine/cli/doctor/doctor_cli.h"
 #include "engine/cli/executor_cli.h"
 #include "engine/cli/generate.h"
+#include "engine/cli/perf_model.h"
 #include "engine/cli/rank_processes.h"
+#include "engine/cli/score_cli.h"
 #include "engine/cli/trace.h"
 #include "engine/run/runner.h"
 
@@ -32,6 +34,8 @@ struct Arguments {
   AdaptersArguments adapters;
   CalibrateOptions calibrate;
   OpTimesOptions op_times;
+  PerfModelArguments perf_model;
+  ScoreArguments score;
   DoctorOptions doctor;
   ValidateOptions validate;
   bool quick = false;
@@ -50,6 +54,8 @@ struct Commands {
   CLI::App* adapters;
   CLI::App* calibrate;
   CLI::App* op_times;
+  CLI::App* perf_model;
+  CLI::App* score;
   CLI::App* doctor;
   CLI::App* validate;
   CLI::App* check;

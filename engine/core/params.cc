@@ -165,6 +165,12 @@ void ParamField::assign(const ConfigNode& node) const {
       target_);
 }
 
+void ParamField::read_file(const ConfigNode& name) const {
+  if (file_kind_.empty() || name.scalar.empty()) return;
+  read_(name);
+  std::get<std::string*>(target_)->clear();
+}
+
 std::vector<std::string> ParamFields::names() const {
   std::vector<std::string> names;
   for (const ParamField& field : fields_) names.push_back(field.name());
@@ -195,6 +201,9 @@ void ParamFields::bind(const ConfigNode& settings, const std::string& where,
       throw SpecError(settings.mark,
                       where + " needs '" + field.name() + "' (" + field.help() + ")");
     }
+  }
+  for (const ParamField& field : fields_) {
+    if (const ConfigNode* name = settings.find(field.name())) field.read_file(*name);
   }
 }
 

@@ -14,6 +14,7 @@
 #define SERVELAB_CORE_PARAMS_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <variant>
@@ -44,15 +45,25 @@ class ParamField {
     required_ = true;
     return *this;
   }
+  // Text that names a file of this kind (Library::find). When all fields are assigned, bind() has
+  // `read` take what the file says into other fields, and empties this one: effective settings hold
+  // what was read, not where it stood. `read` throws SpecError.
+  ParamField& file(std::string kind, std::function<void(const ConfigNode& name)> read) {
+    file_kind_ = std::move(kind);
+    read_ = std::move(read);
+    return *this;
+  }
 
   const std::string& name() const { return name_; }
   const std::string& help() const { return help_; }
   const std::vector<std::string>& choices() const { return choices_; }
   bool is_required() const { return required_; }
+  const std::string& file_kind() const { return file_kind_; }  // empty: names no file
   std::string type_name() const;  // "int", "number", "bool", "text", "list of numbers", ...
   std::string limits() const;     // ">= 0, <= 1" or "one of a, b" or ""
   ConfigNode value() const;       // the present value
-  void assign(const ConfigNode& node) const;  // throws SpecError with the place and the limits
+  void assign(const ConfigNode& node) const;     // throws SpecError with the place and the limits
+  void read_file(const ConfigNode& name) const;  // of a field that names one
 
  private:
   std::string name_;
@@ -62,6 +73,8 @@ class ParamField {
   double low_ = -std::numeric_limits<double>::infinity();
   double high_ = std::numeric_limits<double>::infinity();
   bool required_ = false;
+  std::string file_kind_;
+  std::function<void(const ConfigNode& name)> read_;
 };
 
 class ParamFields {

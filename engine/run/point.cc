@@ -79,9 +79,18 @@ void check_backend(const ConfigNode& settings, PointSettings* point) {
   point->backend = header.backend;
 }
 
+// Parameters that name files get their paths.
+void find_files(const ParamFields& fields, const Library& library, ConfigNode* params) {
+  for (const ParamField& field : fields.all()) {
+    ConfigNode* name = field.file_kind().empty() ? nullptr : params->find(field.name());
+    if (name == nullptr || !name->is_scalar() || name->scalar.empty()) continue;
+    name->scalar = library.find(field.file_kind(), name->scalar, name->mark);
+  }
+}
+
 // The technique with its parameters: those of its entry, then swept ones that it has.
 void bind_technique(const SweepPosition& position, const TechniqueEntry& entry,
-                    PointSettings* point) {
+                    const Library& library, PointSettings* point) {
   auto technique = Registry<Technique>::instance().make(entry.technique, entry.mark);
   ParamFields fields;
   technique->fields(fields);
@@ -91,6 +100,7 @@ void bind_technique(const SweepPosition& position, const TechniqueEntry& entry,
   for (const auto& [name, value] : position.with.members) {
     if (std::find(known.begin(), known.end(), name) != known.end()) params.set(name, value);
   }
+  find_files(fields, library, &params);
   fields.bind(params, "technique '" + entry.technique + "'");
   point->technique_id = entry.technique;
   point->technique_params = fields.values();
@@ -211,6 +221,7 @@ void choose_route(const Spec& spec, const ConfigNode& settings, const TechniqueE
     }
     for (const auto& [name, value] : entry.route_params.members) params.set(name, value);
   }
+  find_files(fields, spec.library, &params);
   fields.bind(params, "cluster policy '" + point->route + "'");
   point->route_params = fields.values();
 }
@@ -276,7 +287,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   }
   bind_section(settings, "engine", &point.engine);
   check_swept_params(spec, position);
-  bind_technique(position, entry, &point);
+  bind_technique(position, entry, spec.library, &point);
   point.technique->configure(&point.engine);
   if (!entry.engine.is_null()) {
     bind_params(entry.engine, "'engine' of technique " + in_quotes(entry.label), &point.engine);

@@ -66,6 +66,16 @@ MESSAGES = {
     "frame": b"\6" + words(2) + b"\x09ab",
 }
 
+LINES = {
+    "chosen": [{"config": {"kernel": "bgmv", "prefill": {"alpha_ms": 0.02, "beta_ms": 28},
+                           "decode": {"alpha_ms": 0.0036, "beta_ms": 32.07}, "slo_ms": 36,
+                           "penalty_ms": 1000, "output_tokens": 60, "idle_is_free": True}},
+               {"server": "a", "running": [32, 32, 0], "queued": []},
+               {"server": "b", "queued": {"requests": 2, "sum": 96, "max": 64, "base": 1}},
+               {"request": "r", "rank": 64, "servers": ["a", "b"]}],
+    "gone": [{"server": "a"}, {"server": "a", "gone": True}, {"request": "r", "rank": 0}],
+}
+
 
 def main():
     root = Path(sys.argv[1])
@@ -81,6 +91,10 @@ def main():
         path = root / "rank_messages_fuzz" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+    for name, content in LINES.items():
+        path = root / "score_fuzz" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in content))
 
 
 if __name__ == "__main__":

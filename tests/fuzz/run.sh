@@ -29,7 +29,7 @@ run_fuzzer() {
 }
 
 # Each fuzzer is one thread: all at once, and what they say one after the other.
-fuzzers=(safetensors_fuzz adapter_config_fuzz rank_messages_fuzz)
+fuzzers=(safetensors_fuzz adapter_config_fuzz rank_messages_fuzz score_fuzz)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
 for fuzzer in "${fuzzers[@]}"; do

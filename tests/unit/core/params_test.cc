@@ -101,5 +101,26 @@ TEST(Suggest, NamesTheNearestOnlyWhenItIsNear) {
   EXPECT_EQ(suggest("zzzzzzzz", {"dlora"}), "known: dlora");
 }
 
+// A file's name is gone once it is read, with every other field at hand.
+TEST(Params, AFieldThatNamesAFileIsReadLastAndLeavesNoName) {
+  struct FromFile {
+    std::string file;
+    int scale = 1;
+    std::string read;
+    void fields(ParamFields& f) {
+      f.add("file", &file, "which").file("kind", [this](const ConfigNode& name) {
+        read = name.scalar + " x " + std::to_string(scale);
+      });
+      f.add("scale", &scale, "how much");
+    }
+  } s;
+  bind_params(parse_yaml("file: a.yaml\nscale: 3\n", "spec.yaml"), "x", &s);
+  EXPECT_EQ(s.read, "a.yaml x 3");
+  EXPECT_EQ(canonical_json(effective_params(&s)), R"({"file":"","scale":3})");
+  s.read.clear();
+  bind_params(effective_params(&s), "x", &s);
+  EXPECT_EQ(s.read, "") << "effective settings name no file";
+}
+
 }  // namespace
 }  // namespace servelab
