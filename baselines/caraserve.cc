@@ -172,11 +172,7 @@ class CaraservePolicy final : public ReplicaPolicy {
       bound_.append(r.context() + r.pending(), std::max(0, r.remaining_limit() - 1));
     }
     bound_.sort();
-    adapter_blocks_ = 0;
-    const AdapterPool& adapters = view.adapters();
-    for (AdapterId id = adapters.oldest(); id != kBaseModel; id = adapters.newer(id)) {
-      if (adapters.users(id) > 0) adapter_blocks_ += adapters.blocks_of(id);
-    }
+    adapter_blocks_ = view.adapters().blocks_in_use();
   }
 
   bool may_join(const ReplicaView& view, RequestId id) {

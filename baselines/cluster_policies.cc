@@ -18,6 +18,16 @@ class RoundRobin final : public ClusterPolicy {
   std::size_t next_ = 0;
 };
 
+// Each request brings its own draw, so that what others do moves no choice.
+class RandomReplica final : public ClusterPolicy {
+ public:
+  std::string summary() const override { return "any replica, each as likely"; }
+  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
+    const std::uint64_t replicas = view.replicas().size();
+    return static_cast<ReplicaId>(request.draw * replicas >> 32);
+  }
+};
+
 // Fewest unfinished requests; the lowest id among equals.
 class LeastLoaded final : public ClusterPolicy {
  public:
@@ -97,6 +107,7 @@ class FirstFit final : public ClusterPolicy {
 }  // namespace servelab
 
 SERVELAB_CLUSTER_POLICY("round-robin", RoundRobin)
+SERVELAB_CLUSTER_POLICY("random", RandomReplica)
 SERVELAB_CLUSTER_POLICY("least-loaded", LeastLoaded)
 SERVELAB_CLUSTER_POLICY("by-adapter", ByAdapter)
 SERVELAB_CLUSTER_POLICY("fullest-fit", FullestFit)

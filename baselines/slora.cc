@@ -99,11 +99,7 @@ class SloraPolicy final : public ReplicaPolicy {
     const int room = std::min(params_.max_running, view.limits().max_batch);
     if (static_cast<int>(view.running().size()) >= room) return;
     bound_.clear();
-    std::int64_t adapter_blocks = 0;
-    for (AdapterId id = view.adapters().oldest(); id != kBaseModel;
-         id = view.adapters().newer(id)) {
-      if (view.adapters().users(id) > 0) adapter_blocks += view.adapters().blocks_of(id);
-    }
+    std::int64_t adapter_blocks = view.adapters().blocks_in_use();
     for (const RequestId id : view.running()) {
       const RequestView& r = view.request(id);
       bound_.append(r.context() + r.pending(), std::max(0, r.remaining_limit() - 1));

@@ -74,7 +74,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "ranks": _parts.ranks_label, "model": str, "max_batch": lambda value: f"{value:g} in a batch",
     "load_path": lambda value: f"loads: {value}",
 }
-SILENT = ("trace", "hardware", "tensor_parallel", "replicas", "adapter_slots")
+SILENT = ("cv", "trace", "hardware", "tensor_parallel", "replicas", "adapter_slots")
 
 
 def variant_of(technique: str) -> str:

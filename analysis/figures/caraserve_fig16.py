@@ -1,5 +1,6 @@
 """CaraServe Fig. 16: latency of a prefill step whose adapter the host computes, by the tokens of
-its prompt: native synchronisation beside the copy that signals itself, and what that saves."""
+its prompt: copies whose end the host waits for, from a framework (native) or to pinned memory,
+beside the copy that signals itself, and what that saves."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,9 +11,10 @@ import numpy as np
 from analysis import published, style
 from analysis.results import Results
 
-LOOKS = {"native": (style.GREY, "//", "native: the host waits"),
-         "fused": (style.VERMILION, "", "fused: copy and signal in one"),
-         "ondmd": (style.SKY, "xx", "no host: waits for the load")}
+LOOKS = {"native": (style.GREY, "//", "native: pageable, waits"),
+         "synced": (style.PURPLE, "..", "pinned, waits"),
+         "fused": (style.VERMILION, "", "fused"),
+         "ondmd": (style.SKY, "xx", "adapter waited for")}
 
 
 def step_ms(results: Results, label: str) -> dict[float, float]:

@@ -143,13 +143,15 @@ void write_delivered(Hdf5Writer* out, const RunRecord& record) {
 void write_step_timings(Hdf5Writer* out, const RunRecord& record) {
   const auto& t = record.step_timings;
   Columns steps(out, "/step_timings", t.size());
-  if (std::any_of(t.begin(), t.end(),
-                  [](const StepTiming& step) { return step.host_layers > 0; })) {
-    steps.column<std::int32_t>(kHostLayers, kHostLayersAre,
-                               [&](std::size_t i) { return t[i].host_layers; });
-  }
-  for_each_part([&](const char* name, const char* text, auto part) {
-    steps.column<std::int64_t>(name, {"ns", text}, [&](std::size_t i) { return part(t[i]); });
+  const bool on_host =
+      std::any_of(t.begin(), t.end(), [](const StepTiming& step) { return step.host_layers > 0; });
+  for_each_part([&](const std::string& name, const char* text, auto part) {
+    if (on_host && name == "load_wait") {  // datasets are written by name
+      steps.column<std::int32_t>(kHostLayers, kHostLayersAre,
+                                 [&](std::size_t i) { return t[i].host_layers; });
+    }
+    steps.column<std::int64_t>(name.c_str(), {"ns", text},
+                               [&](std::size_t i) { return part(t[i]); });
   });
 }
 

@@ -178,7 +178,12 @@ void Cluster::arrive(RequestId id) {
   const RequestView& r = table_[index(id)];
   record_->arrival_lag_max =
       std::max(record_->arrival_lag_max, timeline_->now() - workload_.requests[index(id)].arrival);
-  const RoutedRequest routed{id, r.adapter_, r.model_, r.prompt_tokens_, r.output_limit_};
+  const RoutedRequest routed{id,
+                             r.adapter_,
+                             r.model_,
+                             r.prompt_tokens_,
+                             r.output_limit_,
+                             workload_.requests[index(id)].draw};
   const ReplicaId to = policy_->route(routed, view_);
   SL_CHECK(index(to) < replicas_.size(), "a request was routed to a replica that does not exist");
   SL_CHECK(replicas_[index(to)]->view().serves(r.model_),

@@ -25,6 +25,7 @@ struct Request {
   std::int32_t prompt_tokens = 0;        // >= 1
   std::int32_t output_tokens = 0;        // >= 1; true length, known to the workload alone
   std::int32_t output_limit_tokens = 0;  // >= output_tokens; the client's max_tokens
+  std::uint32_t draw = 0;  // uniform over all values: for policies that route at random
 };
 
 // What the client of one request asks for; kUnset where it asks for nothing.

@@ -188,6 +188,7 @@ struct RoutedRequest {
   ModelId model;
   int prompt_tokens;
   int output_limit;
+  std::uint32_t draw = 0;  // its own, uniform over all values
 };
 
 class ClusterView {

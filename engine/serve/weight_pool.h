@@ -59,6 +59,8 @@ class WeightPool {
 
   // Requests of this replica that have KV on the device and use `id`.
   int users(Id id) const { return entry(id).users; }
+  // blocks_of() all that have users, whether they are on the device or not.
+  std::int64_t blocks_in_use() const { return blocks_in_use_; }
   // Steps in flight that read `id`, plus one while it is merged into the weights.
   int pins(Id id) const { return entry(id).pins; }
   // May leave the device now: resident, and nothing in flight reads it.
@@ -77,7 +79,13 @@ class WeightPool {
   void evict(Id id);        // kResident -> kAbsent; frees its memory
   void pin(Id id) { ++entry(id).pins; }
   void unpin(Id id) { --entry(id).pins; }
-  void add_user(Id id, int change) { entry(id).users += change; }
+  void add_user(Id id, int change) {
+    int& users = entry(id).users;
+    const bool before = users > 0;
+    users += change;
+    const bool after = users > 0;
+    if (before != after) blocks_in_use_ += after ? blocks_of(id) : -blocks_of(id);
+  }
   // Marks a use in step `step` (> 0); true when this is the step's first use of `id`.
   bool touch(Id id, std::uint64_t step) {
     Entry& e = entry(id);
@@ -110,6 +118,7 @@ class WeightPool {
   Id oldest_ = kNone;
   Id newest_ = kNone;
   std::int64_t held_ = 0;
+  std::int64_t blocks_in_use_ = 0;
 };
 
 using AdapterPool = WeightPool<AdapterId>;

@@ -158,6 +158,7 @@ class Builder {
     RngStream adapters_rng(context_.seed, "adapters");
     RngStream base_rng(context_.seed, "base");
     RngStream lengths_rng(context_.seed, "lengths");
+    RngStream routes_rng(context_.seed, "routes");
     std::vector<Request>& requests = built_.workload.requests;
     requests.reserve(plan.arrivals.size());
     std::size_t cut = 0;
@@ -166,6 +167,7 @@ class Builder {
       const TraceRow* row = plan.replayed.rows.empty() ? nullptr : &plan.replayed.rows[arrival.row];
       Request request;
       request.arrival = arrival.at;
+      request.draw = static_cast<std::uint32_t>(routes_rng.next() >> 32);
       choose_model(arrival, row, popularity, &adapters_rng, &base_rng, &request);
       LengthPair pair;
       if (settings_.lengths.source == "trace") {

@@ -55,15 +55,67 @@ TEST_P(CpuAssist, AMixedBatchUnderEveryKernel) {
   }
 }
 
-TEST_P(CpuAssist, SignalledAndSyncedCopiesGiveTheSameBits) {
+TEST_P(CpuAssist, AllCopiesGiveTheSameBits) {
   const Engines engines(plan());
   engines.hold();
   StepMode mode;
   const auto fused = run_mixed(engines.cuda.get(), LoraSite::kHost, mode);
-  mode.host_copy = HostCopy::kSynced;
-  EXPECT_EQ(run_mixed(engines.cuda.get(), LoraSite::kHost, mode), fused);
+  for (const HostCopy copy : {HostCopy::kSynced, HostCopy::kPageable}) {
+    mode.host_copy = copy;
+    EXPECT_EQ(run_mixed(engines.cuda.get(), LoraSite::kHost, mode), fused);
+  }
   mode.host_copy = HostCopy::kFused;
   EXPECT_EQ(run_mixed(engines.cuda.get(), LoraSite::kHost, mode), fused);
+}
+
+// Whichever layer the device takes over at, under every kernel and copy: beside a decode and a
+// prompt of its own, and rows of the base model behind.
+TEST_P(CpuAssist, TheDeviceMayTakeOverAtAnyLayer) {
+  const Engines engines(plan());
+  ComesBefore<cuda::CudaDevice> device(engines.model, *engines.weights, plan());
+  load(&device, nth(1), engines.lora[1], 64);
+  device.hold({nth(2), 64}, engines.lora[2]);
+  const auto ids = prompt(engines.model, 21, 5);
+  const auto batch = [&](Device* on, LoraSite site, const StepMode& mode) {
+    run(on, {sequence(but_last(ids), 0, blocks(0, 6), nth(1))}, StepMode{});
+    DeviceJob job;
+    job.mode = mode;
+    job.wants_logits = true;
+    job.sequences = {sequence(ids, ids.size() - 1, blocks(0, 6), nth(1)),
+                     sequence(ids, 0, blocks(6, 6), nth(2), site),
+                     sequence(ids, 0, blocks(12, 6), nth(1)),
+                     sequence(ids, 0, blocks(18, 6), kBaseModel)};
+    return run_job(on, job);
+  };
+  const std::vector<float> expected = batch(engines.cpu.get(), LoraSite::kDevice, {}).logits;
+  const int layers = engines.model.layers;
+  for (const LoraKernel kernel : kAllLoraKernels) {
+    for (const HostCopy copy : {HostCopy::kFused, HostCopy::kSynced, HostCopy::kPageable}) {
+      for (int layer = 0; layer <= layers; ++layer) {
+        StepMode mode;
+        mode.kernel = kernel;
+        mode.host_copy = copy;
+        mode.take_over = TakeOver::kLoaded;
+        device.before(layer, [&](AdapterId id) { load(&device, id, engines.lora[2], 64); });
+        const DeviceResult result = batch(&device, LoraSite::kHost, mode);
+        EXPECT_EQ(result.host_layers, layer);
+        EXPECT_LT(difference(result.logits, expected), allowed())
+            << name(kernel) << " " << name(copy) << ", layer " << layer;
+        if (layer < layers) device.evict(nth(2));
+      }
+    }
+  }
+}
+
+// Several adapters move over together.
+TEST_P(CpuAssist, TheDeviceTakesOverWhenAllHaveCome) {
+  const Engines engines(plan());
+  engines.hold();
+  engines.wait();
+  const auto expected = run_mixed(engines.cpu.get(), LoraSite::kDevice, {});
+  StepMode mode;
+  mode.take_over = TakeOver::kLoaded;
+  EXPECT_LT(difference(run_mixed(engines.cuda.get(), LoraSite::kHost, mode), expected), allowed());
 }
 
 // However the rows are shared, and whoever computes them.

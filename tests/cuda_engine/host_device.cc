@@ -235,6 +235,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cudaSuccess;
 }
+// Who asks gives the stream its turn: it has come to its end.
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const std::lock_guard lock(mutex());
   if (stream->recording != nullptr) return cudaErrorStreamCaptureUnsupported;

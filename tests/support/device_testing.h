@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -162,6 +163,27 @@ inline void move(Device* device, const std::vector<KvMove>& moves) {
   job.moves = moves;
   run_job(device, job);
 }
+
+// A device to which the adapter that a job holds on the host comes before a chosen layer.
+template <class Engine>
+class ComesBefore final : public Engine {
+ public:
+  using Engine::Engine;
+  void before(int layer, std::function<void(AdapterId)> bring) {
+    asked_ = 0;
+    layer_ = layer;
+    bring_ = std::move(bring);
+  }
+
+ private:
+  const DeviceAdapter* arrived(AdapterId adapter) override {
+    if (asked_++ < layer_) return nullptr;
+    bring_(adapter);
+    return Engine::arrived(adapter);
+  }
+  int asked_ = 0, layer_ = 0;
+  std::function<void(AdapterId)> bring_;
+};
 
 }  // namespace servelab::test
 

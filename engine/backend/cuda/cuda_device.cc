@@ -231,9 +231,8 @@ const char* CudaDevice::unsupported(const StepPlan& plan) const {
   if (plan.device_share != 1.0 && !stream_.has_shares()) {
     return "this device was not set up for shares of its SMs: set engine.device_share";
   }
-  if (plan.take_over != TakeOver::kNever) {
-    return "the CUDA engine does not take LoRA over from the host within a step yet: take_over: "
-           "never";
+  if (plan.take_over == TakeOver::kLayers) {
+    return "the CUDA engine loads layers in their order: take_over must be never or loaded";
   }
   for (const Slice& slice : plan.slices) {
     if (slice.lora == LoraSite::kRemote) {

@@ -30,7 +30,7 @@ struct RankSeat {
   std::shared_ptr<Collective> collective;
 };
 
-class CudaDevice final : public LocalDevice {
+class CudaDevice : public LocalDevice {
  public:
   // Throws SpecError when the model's shapes are not those of the kernels, or memory is short. Of
   // several ranks each gets its own part of adapters (shard_adapter) and makes the same calls.
@@ -88,6 +88,9 @@ class CudaDevice final : public LocalDevice {
 
   void pass(const StepShape& shape, const SamplingOptions& sampling, StepTimer* timer);
   void wait_for_layer(int layer);
+  void list_hosted(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters);
+  bool take_over();
+  void send_input();
   void wait_for_all();
   void attention_block(int layer, const StepShape& shape, StepTimer* timer);
   void attention(int layer, const StepShape& shape);
@@ -141,6 +144,10 @@ class CudaDevice final : public LocalDevice {
   HostMemory host_tokens_;
   StepGraphs graphs_;
   StepTimer timer_;
+  std::vector<AdapterId> hosted_;  // of this step, by StepInput::host_adapters()
+  bool may_take_over_ = false;     // the device goes on with them once all have arrived
+  LoraKernel kernel_ = LoraKernel::kMbgmv;
+  int host_layers_ = 0;
   bool measure_ = false;    // of the latest job: DeviceJob::measure_parts
   bool may_replay_ = true;  // of the latest job: DeviceJob::may_replay
   bool ran_graph_ = false;

@@ -44,21 +44,21 @@ void CudaDevice::forward(const DeviceJob& job, std::span<const DeviceAdapter* co
   const StepStream::Confined confined = stream_.confine(job.mode.device_share);
   dense_->tune_for(stream_.multiprocessors());
   if (copy != nullptr) copy->hold(stream_.get(), part_.layers);
+  list_hosted(job, adapters);
+  take_over();
   std::optional<HostLora::Step> host;
   if (!input_->host().groups.empty()) {
     host.emplace(host_lora_.get(), input_->host(), job.mode.host_copy, stream_.get());
-    result->host_layers = part_.layers;
   }
   timer_.begin(stream_.get(), measure_);
-  check(cudaMemcpyAsync(input_->device(), host_input_.get(), input_->used_bytes(),
-                        cudaMemcpyHostToDevice, stream_.get()),
-        "copying a step's input");
+  send_input();
   launch(shape, job.sampling, bucketed);
   timer_.end();
   stream_.synchronize();
   if (host.has_value()) host->finish();
   kv_.settled();
   result->parts = timer_.read();
+  result->host_layers = host_layers_;
   if (measure_ && bucketed && plan_.graphs) measure_again(shape, job.sampling, &result->parts);
   const auto* const tokens = reinterpret_cast<const std::int32_t*>(host_tokens_.get());
   result->sampled.assign(tokens, tokens + sampled);
@@ -68,6 +68,42 @@ void CudaDevice::forward(const DeviceJob& job, std::span<const DeviceAdapter* co
                         cudaMemcpyDeviceToHost, stream_.get()),
         "copying logits to the host");
   stream_.synchronize();
+}
+
+void CudaDevice::send_input() {
+  check(cudaMemcpyAsync(input_->device(), host_input_.get(), input_->used_bytes(),
+                        cudaMemcpyHostToDevice, stream_.get()),
+        "copying a step's input");
+}
+
+// Ranks do not ask each other within a step, so that of several each leaves it as it was begun.
+void CudaDevice::list_hosted(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters) {
+  const std::vector<const HostAdapter*>& hosts = input_->host_adapters();
+  hosted_.assign(hosts.size(), kBaseModel);
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    if (job.sequences[i].lora != LoraSite::kHost) continue;
+    const auto found = std::find(hosts.begin(), hosts.end(), adapters[i]);
+    if (found == hosts.end()) continue;
+    hosted_[static_cast<std::size_t>(found - hosts.begin())] = job.sequences[i].adapter;
+  }
+  may_take_over_ =
+      !hosted_.empty() && job.mode.take_over != TakeOver::kNever && seat_.collective == nullptr;
+  kernel_ = job.mode.kernel;
+  host_layers_ = 0;
+}
+
+// Where all that the host computes for has arrived, lays the rest of the step out as the device's.
+// Nothing on the stream may still be to read the input.
+bool CudaDevice::take_over() {
+  if (!may_take_over_) return false;
+  std::vector<const CudaAdapter*> here;
+  for (const AdapterId id : hosted_) {
+    here.push_back(static_cast<const CudaAdapter*>(arrived(id)));
+    if (here.back() == nullptr) return false;
+  }
+  may_take_over_ = false;
+  input_->take_over(here, kernel_);
+  return true;
 }
 
 // As a graph where the step is one of decodes and nothing is on its way to it.
@@ -319,6 +355,14 @@ void CudaDevice::pass(const StepShape& shape, const SamplingOptions& sampling, S
                              shapes_.hidden, act_.x, stream_.get()),
         "embedding");
   for (int layer = 0; layer < part_.layers; ++layer) {
+    if (may_take_over_) {
+      host_lora_->settle(layer);
+      if (layer > 0 && take_over()) {
+        host_lora_->leave();
+        send_input();
+      }
+    }
+    if (!input_->host().groups.empty()) ++host_layers_;
     if (timer != nullptr) wait_for_layer(layer);
     attention_block(layer, shape, timer);
     ffn_block(layer, shape, timer);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "engine/backend/cuda/stream_wait.h"
@@ -16,7 +17,8 @@ namespace {
 using kernels::DType;
 
 constexpr std::int64_t kNoJob = -1;
-constexpr std::size_t kLine = 64;  // one for each word that two sides look at
+constexpr int kLooksPerQuery = 4096;  // at a reply, before the stream is asked whether it failed
+constexpr std::size_t kLine = 64;     // one for each word that two sides look at
 
 std::size_t elements(int rows, int columns) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
@@ -207,6 +209,29 @@ void HostLora::add(int layer, Fused which, DType y_type, void* y) {
   const int n = shapes_.fused(which).n;
   check(kernels::cuda::add_rows(type_, delta_.get(), rows_->rows, n, y_type, y, n, stream_),
         "adding the host's rows");
+}
+
+void HostLora::settle(int layer) {
+  const auto after = std::find_if(jobs_.begin(), jobs_.end(),
+                                  [layer](const Job& job) { return job.layer >= layer; });
+  if (after == jobs_.begin()) return;
+  const Job& last = *(after - 1);
+  const auto number = static_cast<std::uint32_t>(number_of(last.layer, last.which));
+  const std::atomic_ref reply(*reply_);
+  for (int looks = 1; static_cast<std::int32_t>(reply.load(std::memory_order_acquire) - number) < 0;
+       ++looks) {
+    std::this_thread::yield();
+    if (looks % kLooksPerQuery != 0) continue;
+    const cudaError_t state = cudaStreamQuery(stream_);
+    if (state != cudaErrorNotReady) check(state, "following a step to the host");
+  }
+}
+
+void HostLora::leave() {
+  workers_->abandon();
+  jobs_.clear();
+  std::fill(numbers_.begin(), numbers_.end(), kNoJob);
+  workers_->finish();
 }
 
 // --- on the host's threads ---

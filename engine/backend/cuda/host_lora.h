@@ -73,6 +73,12 @@ class HostLora {
   void send(int layer, Fused which, const void* x);
   void add(int layer, Fused which, kernels::DType y_type, void* y);
 
+  // Within a step, before anything of `layer` is on the stream: returns when the host has computed
+  // all before it, so that the stream has done what led there. Throws what failed on the stream.
+  void settle(int layer);
+  // After settle(): the step needs the host no more. Throws what failed on the host.
+  void leave();
+
  private:
   struct Job {
     int layer = 0;

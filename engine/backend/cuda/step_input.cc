@@ -141,8 +141,13 @@ void StepInput::lay_out_host(const DeviceJob& job) {
   }
 }
 
-void StepInput::write_sequence(const Sequence& sequence, const Place& at, int index) {
+void StepInput::write_slots(const Place& at, int tokens) {
   const int slot = at.adapter < adapters_.size() ? adapters_[at.adapter]->slot() : -1;
+  std::fill_n(slots.host + at.row, tokens, slot);
+}
+
+void StepInput::write_sequence(const Sequence& sequence, const Place& at, int index) {
+  write_slots(at, static_cast<int>(sequence.tokens.size()));
   contexts.host[index] = sequence.context;
   for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
     const std::size_t row = static_cast<std::size_t>(at.row) + i;
@@ -151,7 +156,6 @@ void StepInput::write_sequence(const Sequence& sequence, const Place& at, int in
     ids.host[row] = sequence.tokens[i];
     positions.host[row] = position;
     cache_rows.host[row] = sequence.blocks[block] * block_tokens_ + position % block_tokens_;
-    slots.host[row] = slot;
   }
   std::int32_t* const table =
       tables.host + static_cast<std::ptrdiff_t>(index) * shape_.table_stride;
@@ -203,6 +207,24 @@ const StepShape& StepInput::lay_out(const DeviceJob& job,
   used_bytes_ = tables_offset_ + static_cast<std::size_t>(shape_.decodes + shape_.prefills) *
                                      static_cast<std::size_t>(shape_.table_stride) *
                                      sizeof(std::int32_t);
+  return shape_;
+}
+
+// The host's adapters are numbered right behind the device's, and so are their rows.
+const StepShape& StepInput::take_over(std::span<const CudaAdapter* const> adapters,
+                                      LoraKernel kernel) {
+  const std::size_t first = adapters_.size();
+  adapters_.insert(adapters_.end(), adapters.begin(), adapters.end());
+  host_adapters_.clear();
+  host_ = {};
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const Place& at = places_[i];
+    if (at.adapter < first || at.adapter >= adapters_.size()) continue;
+    const int end = i + 1 < places_.size() ? places_[i + 1].row : shape_.rows;
+    write_slots(at, end - at.row);
+  }
+  shape_.lora_parts = 0;
+  lay_out_lora(kernel, false);
   return shape_;
 }
 
@@ -294,9 +316,13 @@ void StepInput::lay_out_lora(LoraKernel kernel, bool bucketed) {
   }
   if (!einsum) return;
   LoraBatch& batch = shape_.lora[0].batch;
-  batch.distinct = static_cast<int>(adapters_.size());
+  batch.distinct = 0;  // one that was on both sides is in adapters_ twice
   batch.distinct_slots = distinct_.device;
-  for (std::size_t i = 0; i < adapters_.size(); ++i) distinct_.host[i] = adapters_[i]->slot();
+  for (const CudaAdapter* adapter : adapters_) {
+    std::int32_t* const end = distinct_.host + batch.distinct;
+    if (std::find(distinct_.host, end, adapter->slot()) != end) continue;
+    distinct_.host[batch.distinct++] = adapter->slot();
+  }
 }
 
 }  // namespace servelab::cuda

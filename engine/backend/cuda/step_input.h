@@ -60,6 +60,10 @@ class StepInput {
   const StepShape& lay_out(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
                            bool bucketed);
 
+  // The rows that the host computes become the device's: `adapters` by the order of
+  // host_adapters(). Rows stay where they are; only `slots` and what the LoRA kernels read change.
+  const StepShape& take_over(std::span<const CudaAdapter* const> adapters, LoraKernel kernel);
+
   // Whether a step is of the kind that can be padded.
   static bool only_decodes(const std::vector<Sequence>& sequences);
 
@@ -67,6 +71,7 @@ class StepInput {
   std::byte* device() const { return reinterpret_cast<std::byte*>(uniforms.device); }
   // The distinct adapters of the step that are on the device.
   const std::vector<const CudaAdapter*>& adapters() const { return adapters_; }
+  const std::vector<const HostAdapter*>& host_adapters() const { return host_adapters_; }
   // Rows that the host computes LoRA for: to the device they are the base model's.
   const HostRows& host() const { return host_; }
 
@@ -86,6 +91,7 @@ class StepInput {
     bool prefill = false;
   };
   void order(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters);
+  void write_slots(const Place& at, int tokens);
   void write_sequence(const Sequence& sequence, const Place& at, int index);
   void lay_out_host(const DeviceJob& job);
   void pad(int bucket);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include "engine/cli/generate.h"
@@ -109,26 +108,6 @@ TEST_P(CpuDevices, AdaptersOnTheHostGiveTheSameBits) {
   }
 }
 
-// A device to which each adapter that a job holds on the host comes before a chosen layer.
-class ComesBefore final : public CpuDevice {
- public:
-  using CpuDevice::CpuDevice;
-  void before(int layer, std::function<void(AdapterId)> bring) {
-    asked_ = 0;
-    layer_ = layer;
-    bring_ = std::move(bring);
-  }
-
- private:
-  const DeviceAdapter* arrived(AdapterId adapter) override {
-    if (asked_++ < layer_) return nullptr;
-    bring_(adapter);
-    return CpuDevice::arrived(adapter);
-  }
-  int asked_ = 0, layer_ = 0;
-  std::function<void(AdapterId)> bring_;
-};
-
 // Whichever layer the device takes a prompt's or a decode's LoRA over at, the bits are the same.
 TEST_P(CpuDevices, TheDeviceMayTakeOverAtAnyLayer) {
   CpuDeviceOptions options;
@@ -136,7 +115,7 @@ TEST_P(CpuDevices, TheDeviceMayTakeOverAtAnyLayer) {
   options.isa = GetParam().isa;
   options.type = GetParam().type;
   options.threads = GetParam().threads;
-  ComesBefore device(model_, *weights_, options);
+  ComesBefore<CpuDevice> device(model_, *weights_, options);
   const auto weights = random_adapter(model_, "a", 16, all_targets(), 16);
   device.hold({nth(0)}, weights);
   const auto ids = prompt(model_, 9, 3);

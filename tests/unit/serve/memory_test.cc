@@ -102,6 +102,10 @@ TEST_P(AdapterPoolHistory, AgreesWithTheNaiveModel) {
       const auto id = static_cast<AdapterId>(static_cast<std::uint32_t>(rng.below(20)));
       const Residency state = naive.state.count(id) ? naive.state[id] : Residency::kAbsent;
       ASSERT_EQ(pool.residency(id), state);
+      if (rng.below(3) == 0) {  // whether it is there or not
+        const int change = pool.users(id) > 0 && rng.below(2) == 0 ? -1 : 1;
+        pool.add_user(id, change);
+      }
       switch (rng.below(4)) {
         case 0:
           if (state == Residency::kAbsent && pool.fits(id)) {
@@ -140,6 +144,11 @@ TEST_P(AdapterPoolHistory, AgreesWithTheNaiveModel) {
       ASSERT_EQ(order, naive.lru);
       ASSERT_EQ(pool.held(), static_cast<std::int64_t>(naive.lru.size()));
       ASSERT_EQ(kv.used_blocks(), blocks);
+      std::int64_t in_use = 0;
+      for (std::uint32_t a = 0; a < 20; ++a) {
+        if (pool.users(AdapterId{a}) > 0) in_use += pool.blocks_of(AdapterId{a});
+      }
+      ASSERT_EQ(pool.blocks_in_use(), in_use);
       if (GetParam() == AdapterMemory::kSlots) {
         ASSERT_LE(pool.held(), 6);
       }
