@@ -149,7 +149,7 @@ class CpuDevice::Impl {
   kernels::LoraKind kind_ = kernels::LoraKind::kSgmv;
   int lora_width_ = 0;                    // largest rank of the batch; 0: nothing to do
   const FoldedLayers* folded_ = nullptr;  // of this step, where it runs on such a copy
-  struct Hosted {  // an adapter of slices with LoraSite::kHost
+  struct Hosted {                         // an adapter of slices with LoraSite::kHost
     AdapterId id{};
     const CpuAdapter* adapter = nullptr;
   };
