@@ -155,7 +155,8 @@ class RunTracer {
     out_->slice(
         process, thread, name, at, step.end - at,
         fmt::format(
-            R"({}"requests":{},"on the host":{},"host layers":{},"adapters":{},"merged adapter":{},)"
+            R"({}"requests":{},"on the host":{},"host layers":{},"adapters":{},)"
+            R"("merged adapter":{},)"
             R"("prompt tokens":{},"output tokens":{},"dense us":{},"attention us":{},"lora us":{},)"
             R"("collective us":{},"host us":{})",
             step.model == ModelId{} ? "" : fmt::format(R"("model":{},)", index(step.model)),

@@ -140,7 +140,7 @@ def test_our_own_is_the_summary_bit_for_bit(tmp_path: Path, has_tokens: bool, ca
                 continue
             assert value == summary[key] or math.isnan(value) and math.isnan(summary[key]), key
         if has_tokens:
-            # The summary's are from a histogram; between two gaps far apart any value is a percentile.
+            # From a histogram; between two gaps far apart any value is a percentile.
             assert rows["itl_mean_s"] == pytest.approx(summary["itl_mean_s"], rel=0.02)
             for percent in (50, 99):
                 low, high = (np.percentile(requests.gaps, percent, method=side) / 1e9
