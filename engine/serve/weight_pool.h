@@ -100,11 +100,12 @@ class WeightPool {
     std::uint64_t last_step = 0;
     Id older = kNone;
     Id newer = kNone;
-    std::int32_t users = 0;
-    std::int32_t pins = 0;
     BlockList blocks;
+    std::int32_t users = 0;
+    std::int16_t pins = 0;
     Residency residency = Residency::kAbsent;
   };
+  static_assert(sizeof(Entry) == 40, "replicas have one for every adapter that there is");
   Entry& entry(Id id) { return entries_[index(id)]; }
   const Entry& entry(Id id) const { return entries_[index(id)]; }
   void unlink(Id id);
