@@ -12,7 +12,7 @@ from analysis import draw, published
 from analysis import steps as step_metrics
 from analysis.errors import ResultsError
 from analysis.figures import (_cdfs, caraserve_fig03, caraserve_fig05, caraserve_fig15,
-                              caraserve_fig19)
+                              caraserve_fig19, caraserve_loads)
 from analysis.results import Results
 from caraserve_results import FIGURES, cdfs, fig03, fig16, loads, requests, steps
 from conftest import Spec
@@ -193,6 +193,19 @@ def test_adapters_that_nobody_calls_count(tmp_path):
     assert results.metric("top_tenth_share_percent").tolist() == pytest.approx(
         [100 * 32 / 62, 100 * 4 * 2**9 / (2 * (2**10 - 1)) * 0.75])
     assert table(tmp_path, "caraserve/fig12")[1].split()[:2] == ["10", "62"]
+
+
+def test_loads_are_multiples_of_what_is_all_on_the_device(tmp_path):
+    spec = Spec(tmp_path, "caraserve/loads")
+    for label, factor in (("cached", 1), ("ondmd, rebuild", 4), ("caraserve, layers", 1.5)):
+        for rate in (2, 8):
+            spec.add(label, 0, {"workload.arrivals.rate": rate},
+                     {"ttft_mean_s": factor * rate, "latency_mean_s": 10.0 * factor})
+    spec.write()
+    results = Results.load("caraserve/loads", tmp_path)
+    assert caraserve_loads.over_cached(results, "ttft_mean_s", "ondmd, rebuild") == {2: 4, 8: 4}
+    table = caraserve_loads.draw(results, tmp_path / "out")[-1].read_text()
+    assert table.count("4.000") == 4 and table.count("1.500") == 4 and "cached, " not in table
 
 
 def test_what_caraserve_takes_off_a_cold_start(tmp_path):
