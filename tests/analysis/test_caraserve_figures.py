@@ -204,7 +204,7 @@ def test_loads_are_multiples_of_what_is_all_on_the_device(tmp_path):
     spec.write()
     results = Results.load("caraserve/loads", tmp_path)
     assert caraserve_loads.over_cached(results, "ttft_mean_s", "ondmd, rebuild") == {2: 4, 8: 4}
-    table = caraserve_loads.draw(results, tmp_path / "out")[-1].read_text()
+    table = caraserve_loads.draw(results, tmp_path)[-1].read_text()
     assert table.count("4.000") == 4 and table.count("1.500") == 4 and "cached, " not in table
 
 
