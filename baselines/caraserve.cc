@@ -34,12 +34,11 @@ struct CaraserveParams {
     f.add("host_copy", &host_copy,
           "how activations reach the host: copy and signal in one; a copy whose end the host waits "
           "for; or a framework's copy to pageable memory")
-        .one_of({"fused", "synced", "pageable"});
+        .one_of({kHostCopies.begin(), kHostCopies.end()});
     f.add("take_over", &take_over,
           "within a prefill, the device goes on with LoRA that the host began: never, once the "
-          "whole "
-          "adapter has come (4.1), or by groups of layers as they come (public code)")
-        .one_of({"never", "loaded", "layers"});
+          "whole adapter has come (4.1), or by groups of layers as they come (public code)")
+        .one_of({kTakeOvers.begin(), kTakeOvers.end()});
     f.add("loading", &loading,
           "a decode whose adapter still loads: the step waits, the host computes its LoRA, or it "
           "is left out of the step")
@@ -54,23 +53,14 @@ struct CaraserveParams {
   }
 };
 
-// The value of this name (plan.h).
-template <class T>
-T choice(const std::string& text, int count) {
-  int i = 0;
-  while (i < count && text != name(static_cast<T>(i))) ++i;
-  SL_CHECK(i < count, "no choice is called " + text);
-  return static_cast<T>(i);
-}
-
 class CaraservePolicy final : public ReplicaPolicy {
  public:
   explicit CaraservePolicy(const CaraserveParams& params)
       : params_(params),
         kernel_(kernel_from(params.kernel)),
         cold_on_host_(params.cold == "host"),
-        copy_(choice<HostCopy>(params.host_copy, kHostCopies)),
-        take_over_(choice<TakeOver>(params.take_over, kTakeOvers)) {}
+        copy_(named<HostCopy>(kHostCopies, params.host_copy)),
+        take_over_(named<TakeOver>(kTakeOvers, params.take_over)) {}
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
     out->kernel = kernel_;
@@ -211,6 +201,16 @@ class CaraserveTechnique final : public Technique {
     return {.mixed_batches = true,
             .knows_output_length = true,
             .host_lora = params_.cold == "host" || params_.loading == "host"};
+  }
+  void check() const override {
+    const CaraserveParams untouched;
+    if (capabilities().host_lora ||
+        (params_.host_copy == untouched.host_copy && params_.take_over == untouched.take_over)) {
+      return;
+    }
+    throw SpecError(
+        "host_copy and take_over are of LoRA on the host, and with cold: wait there is none; leave "
+        "them out, or set cold: host or loading: host");
   }
   void fields(ParamFields& f) override { params_.fields(f); }
   std::unique_ptr<ReplicaPolicy> replica_policy() const override {

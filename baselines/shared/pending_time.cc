@@ -29,7 +29,7 @@ double whole_batches(const ReplicaView& replica, double merged_ratio) {
 
 double load_seconds(const ReplicaView& replica, AdapterId id) {
   if (id == kBaseModel || replica.adapters().residency(id) != Residency::kAbsent) return 0;
-  return to_seconds(replica.cost().host_to_device(replica.adapter(id).bytes));
+  return to_seconds(replica.load_time(id));
 }
 
 }  // namespace servelab

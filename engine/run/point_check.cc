@@ -32,6 +32,7 @@ void check_cached_adapters(const PointSettings& point) {
 }  // namespace
 
 void check_technique(const PointSettings& point) {
+  point.technique->check();
   check_engine(*point.technique, point.engine);
   check_device(point);
   check_cached_adapters(point);

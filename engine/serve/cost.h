@@ -3,6 +3,7 @@
 #ifndef SERVELAB_SERVE_COST_H_
 #define SERVELAB_SERVE_COST_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 
@@ -93,7 +94,7 @@ enum class LoadPath : std::uint8_t {
   kRebuild,   // the same, each joined to those that have come, which are then made one tensor anew;
               // the serving loop stands still (OnDemand in CaraServe's public code)
 };
-inline constexpr const char* kLoadPaths[] = {"pinned", "layers", "pageable", "rebuild"};
+inline constexpr std::array kLoadPaths = {"pinned", "layers", "pageable", "rebuild"};
 
 // What LoRA on the host adds to a forward pass.
 struct HostLoraCost {

@@ -2,9 +2,15 @@
 #ifndef SERVELAB_SERVE_PLAN_H_
 #define SERVELAB_SERVE_PLAN_H_
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "engine/core/check.h"
 #include "engine/core/ids.h"
 #include "kernels/lora_kind.h"
 
@@ -26,7 +32,7 @@ enum class HostCopy : std::uint8_t {
   kSynced,    // a copy to pinned memory, a wait of the host for its end, then a signal
   kPageable,  // the same to pageable memory, as frameworks do it: `.to("cpu")`
 };
-inline constexpr int kHostCopies = 3;
+inline constexpr std::array kHostCopies = {"fused", "synced", "pageable"};
 
 // When the device takes over LoRA that the host has begun a step with, as the adapter comes to it.
 enum class TakeOver : std::uint8_t {
@@ -35,7 +41,7 @@ enum class TakeOver : std::uint8_t {
   kLayers,  // layer by layer, as CaraServe's public code: it loads layers 8, 9, ... and then 0 to
             // 7, and a group of eight moves over when it is there
 };
-inline constexpr int kTakeOvers = 3;
+inline constexpr std::array kTakeOvers = {"never", "loaded", "layers"};
 inline constexpr int kTakeOverGroup = 8;  // layers that move over together, with kLayers
 
 enum class PreemptMode : std::uint8_t {
@@ -98,8 +104,18 @@ struct StepPlan : StepMode {
 
 const char* name(Exec exec);
 const char* name(LoraKernel kernel);
-const char* name(HostCopy copy);
-const char* name(TakeOver take_over);
+constexpr const char* name(HostCopy copy) { return kHostCopies[static_cast<std::size_t>(copy)]; }
+constexpr const char* name(TakeOver take_over) {
+  return kTakeOvers[static_cast<std::size_t>(take_over)];
+}
+
+// The value that has this name, one of `names` in the order of the enum.
+template <class T, std::size_t n>
+T named(const std::array<const char*, n>& names, std::string_view text) {
+  const auto found = std::find(names.begin(), names.end(), text);
+  SL_CHECK(found != names.end(), "no choice is called " + std::string(text));
+  return static_cast<T>(found - names.begin());
+}
 
 }  // namespace servelab
 

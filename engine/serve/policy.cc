@@ -1,8 +1,5 @@
 #include "engine/serve/policy.h"
 
-#include <algorithm>
-#include <iterator>
-
 namespace servelab {
 
 void EngineSettings::fields(ParamFields& f) {
@@ -21,17 +18,13 @@ void EngineSettings::fields(ParamFields& f) {
         "wait "
         "for one by one, as a framework does it from pageable memory, or so and then rebuilt while "
         "the serving loop stands still")
-      .one_of({std::begin(kLoadPaths), std::end(kLoadPaths)});
+      .one_of({kLoadPaths.begin(), kLoadPaths.end()});
   f.add("device_share", &device_share,
         "share of the device's SMs that steps get (a technique's plan may say otherwise)")
       .range(0.01, 1);
 }
 
-LoadPath EngineSettings::path() const {
-  const auto* const found = std::find(std::begin(kLoadPaths), std::end(kLoadPaths), load_path);
-  SL_CHECK(found != std::end(kLoadPaths), "no load path is called " + load_path);
-  return static_cast<LoadPath>(found - std::begin(kLoadPaths));
-}
+LoadPath EngineSettings::path() const { return named<LoadPath>(kLoadPaths, load_path); }
 
 void check_engine(const Technique& technique, const EngineSettings& engine) {
   if (technique.capabilities().merges && engine.adapter_slots == 1) {

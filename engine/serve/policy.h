@@ -123,6 +123,8 @@ class Technique {
   virtual Capabilities capabilities() const = 0;
 
   virtual void fields(ParamFields& /*f*/) {}
+  // Throws SpecError for parameters that do not go together.
+  virtual void check() const {}
   virtual void configure(EngineSettings* /*engine*/) const {}
   virtual std::unique_ptr<ReplicaPolicy> replica_policy() const = 0;
   virtual std::string default_cluster_policy() const { return "least-loaded"; }

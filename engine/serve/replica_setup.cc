@@ -58,6 +58,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
   for (const UnitModel& entry : unit.models) {
     view_.costs_[index(entry.model)] = &shared.backend->cost(id, entry.model);
   }
+  view_.load_path_ = layout.load_path;
   view_.blocks_per_page_ = memory.blocks_per_page;
   view_.merged_.resize(shared.models.size(), kBaseModel);
   view_.table_ = shared.table;

@@ -100,6 +100,8 @@ class ReplicaView {
   const Unit& unit() const { return *unit_; }  // as deployed: its models, their shares, its devices
   bool serves(ModelId model) const { return costs_[index(model)] != nullptr; }
   const CostModel& cost(ModelId model = {}) const { return *costs_[index(model)]; }
+  // Of an adapter, where nothing else is on the link.
+  TimeNs load_time(AdapterId id) const { return cost().load(load_path_, adapter(id).bytes); }
 
   // A request of this replica, unfinished or just finished; any other is refused (I10), so that no
   // policy can look at arrivals to come.
@@ -160,7 +162,8 @@ class ReplicaView {
   EngineLimits limits_;
   const Unit* unit_ = nullptr;
   std::vector<const CostModel*> costs_;  // by model; null: not served here
-  std::vector<int> blocks_per_page_;     // by model
+  LoadPath load_path_ = LoadPath::kPinned;
+  std::vector<int> blocks_per_page_;  // by model
   std::vector<RequestView>* table_ = nullptr;
   const std::vector<Request>* arrivals_ = nullptr;
   std::span<const Adapter> adapter_table_;

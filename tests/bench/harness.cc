@@ -57,11 +57,15 @@ class RepeatedRoute final : public ClusterPolicy {
  public:
   void fields(ParamFields& f) override {
     f.add("policy", &policy_, "cluster policy");
+    f.add("params", &params_, "YAML map of its parameters");
     f.add("times", &times_, "decisions per request");
   }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
     if (inner_ == nullptr) {
       inner_ = Registry<ClusterPolicy>::instance().make(policy_);
+      ParamFields fields;
+      inner_->fields(fields);
+      fields.bind(parse_yaml(params_, "benchmark"), policy_);
       inner_->begin(view);
     }
     ReplicaId to{};
@@ -71,6 +75,7 @@ class RepeatedRoute final : public ClusterPolicy {
 
  private:
   std::string policy_ = "round-robin";
+  std::string params_ = "{}";
   int times_ = 1;
   std::unique_ptr<ClusterPolicy> inner_;
 };
@@ -98,10 +103,12 @@ void plan_repeatedly(int times, PointSettings* settings) {
   settings->technique = std::make_shared<RepeatedTechnique>(settings->technique, times);
 }
 
-void route_repeatedly(int times, const std::string& policy, PointSettings* settings) {
+void route_repeatedly(int times, const std::string& policy, const std::string& params,
+                      PointSettings* settings) {
   settings->route = kRepeatedRoute;
   settings->route_params = ConfigNode::map();
   settings->route_params.set("policy", ConfigNode::of(policy));
+  settings->route_params.set("params", ConfigNode::of(params));
   settings->route_params.set("times", ConfigNode::of(std::to_string(times), false));
 }
 

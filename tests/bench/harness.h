@@ -29,7 +29,8 @@ Workload even_workload(const RunShape& shape);
 // The same policies, but every decision is made `times` times over: what one more costs is what one
 // costs.
 void plan_repeatedly(int times, PointSettings* settings);
-void route_repeatedly(int times, const std::string& policy, PointSettings* settings);
+void route_repeatedly(int times, const std::string& policy, const std::string& params,
+                      PointSettings* settings);  // `params`: YAML map
 
 // What a run costs beside drawing its requests, its summary and its file, by least squares over
 // runs of many shapes: seconds = requests x request + steps x step + slices x slice, where a slice

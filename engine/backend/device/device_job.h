@@ -85,8 +85,8 @@ void each_field(Wire& wire, T& mode) {
   wire.choice(exec, 2, "exec");
   wire.choice(kernel, static_cast<int>(kernels::kLoraKinds.size()), "a LoRA kernel");
   wire.numbers(device_share);
-  wire.choice(host_copy, kHostCopies, "host_copy");
-  wire.choice(take_over, kTakeOvers, "take_over");
+  wire.choice(host_copy, static_cast<int>(kHostCopies.size()), "host_copy");
+  wire.choice(take_over, static_cast<int>(kTakeOvers.size()), "take_over");
 }
 
 template <class Wire, MaybeConst<SamplingOptions> T>

@@ -43,6 +43,32 @@ class LayerCost final : public CostModel {
   int layers_;
 };
 
+// A run on the twin of prompts of 20 tokens, one for each of `adapters`, the first of which takes
+// `load` ns to load.
+RunRecord run_prompts(int layers, const std::string& path, TimeNs load,
+                      const std::vector<AdapterId>& adapters, int output_tokens, Planner planner) {
+  Workload workload;
+  workload.adapters = {Adapter{"a", ModelId{}, 8, load}};
+  for (const AdapterId adapter : adapters) {
+    Request request;
+    request.adapter = adapter;
+    request.prompt_tokens = 20;
+    request.output_tokens = request.output_limit_tokens = output_tokens;
+    workload.requests.push_back(request);
+  }
+  const LayerCost cost(layers);
+  VirtualTimeline timeline;
+  const auto twin = make_twin_backend(&timeline, &cost);
+  test::RunOptions options;
+  options.engine = test::small_engine();
+  options.engine.load_path = path;
+  options.record.steps = true;
+  options.replica_policy = [planner] { return std::make_unique<test::ScriptedPolicy>(planner); };
+  RunRecord record = test::run_on(workload, options, &timeline, twin.get());
+  EXPECT_EQ(test::violation(workload, record), "");
+  return record;
+}
+
 struct Outcome {
   StepTiming first;   // of the first step
   TimeNs loaded = 0;  // when the adapter had come
@@ -52,33 +78,16 @@ struct Outcome {
 // One prompt, whose adapter of `load` ns begins to load with its step.
 Outcome one_prompt(int layers, const std::string& path, TimeNs load, LoraSite site,
                    TakeOver take_over = TakeOver::kNever) {
-  Workload workload;
-  workload.adapters = {Adapter{"a", ModelId{}, 8, load}};
-  Request request;
-  request.adapter = kA;
-  request.prompt_tokens = 20;
-  request.output_tokens = request.output_limit_tokens = 2;
-  workload.requests = {request};
-  const LayerCost cost(layers);
-  VirtualTimeline timeline;
-  const auto twin = make_twin_backend(&timeline, &cost);
-  test::RunOptions options;
-  options.engine = test::small_engine();
-  options.engine.load_path = path;
-  options.record.steps = true;
-  options.replica_policy = [=] {
-    return std::make_unique<test::ScriptedPolicy>([=](const ReplicaView& view, StepPlan* out) {
-      const RequestView& r = view.request(kFirst);
-      if (r.phase() == Phase::kDone) return false;
-      const bool cold = view.adapters().residency(kA) == Residency::kAbsent;
-      if (cold) out->load = {kA};
-      if (cold && site == LoraSite::kHost) out->take_over = take_over;
-      out->slices = {{kFirst, r.pending(), cold ? site : LoraSite::kDevice}};
-      return true;
-    });
-  };
-  const RunRecord record = test::run_on(workload, options, &timeline, twin.get());
-  EXPECT_EQ(test::violation(workload, record), "");
+  const RunRecord record =
+      run_prompts(layers, path, load, {kA}, 2, [=](const ReplicaView& view, StepPlan* out) {
+        const RequestView& r = view.request(kFirst);
+        if (r.phase() == Phase::kDone) return false;
+        const bool cold = view.adapters().residency(kA) == Residency::kAbsent;
+        if (cold) out->load = {kA};
+        if (cold && site == LoraSite::kHost) out->take_over = take_over;
+        out->slices = {{kFirst, r.pending(), cold ? site : LoraSite::kDevice}};
+        return true;
+      });
   Outcome outcome{record.step_log.at(0).timing, 0, record.requests[0].first_token};
   for (const EventRecord& event : record.events) {
     if (event.code == EventCode::kLoad) outcome.loaded = event.at;
@@ -113,32 +122,18 @@ TEST(LoadPath, ByLayersEachIsWaitedForWhereTheyComeSlowly) {
 // A request that needs no adapter waits where the serving loop stands still, and nowhere else.
 TEST(LoadPath, RebuildMakesOthersWait) {
   for (const std::string path : {"pinned", "layers", "pageable", "rebuild"}) {
-    Workload workload;
-    workload.adapters = {Adapter{"a", ModelId{}, 8, 700'000}};
-    Request request;
-    request.prompt_tokens = 20;
-    request.output_tokens = request.output_limit_tokens = 1;
-    workload.requests = {request, request};
-    workload.requests[1].adapter = kA;
-    const LayerCost cost(10);
-    VirtualTimeline timeline;
-    const auto twin = make_twin_backend(&timeline, &cost);
-    test::RunOptions options;
-    options.engine = test::small_engine();
-    options.engine.load_path = path;
-    options.record.steps = true;
-    options.replica_policy = [] {
-      return std::make_unique<test::ScriptedPolicy>([](const ReplicaView& view, StepPlan* out) {
-        if (view.adapters().residency(kA) == Residency::kAbsent) out->load = {kA};
-        for (const RequestId id : {kFirst, kSecond}) {
-          if (view.request(id).phase() != Phase::kWaiting) continue;
-          out->slices = {{id, 20}};
-          return true;
-        }
-        return false;
-      });
-    };
-    const RunRecord record = test::run_on(workload, options, &timeline, twin.get());
+    const RunRecord record = run_prompts(10, path, 700'000, {kBaseModel, kA}, 1,
+                                         [](const ReplicaView& view, StepPlan* out) {
+                                           if (view.adapters().residency(kA) == Residency::kAbsent)
+                                             out->load = {kA};
+                                           for (const RequestId id : {kFirst, kSecond}) {
+                                             if (view.request(id).phase() != Phase::kWaiting)
+                                               continue;
+                                             out->slices = {{id, 20}};
+                                             return true;
+                                           }
+                                           return false;
+                                         });
     EXPECT_EQ(record.step_log.at(0).timing.load_wait, path == "rebuild" ? 700'000 : 0) << path;
   }
 }
@@ -191,31 +186,15 @@ TEST(TakeOver, AGroupIsTakenOverWithinItself) {
 }
 
 TEST(TakeOver, AnAdapterThatIsThereIsTheDevicesFromTheStart) {
-  Workload workload;
-  workload.adapters = {Adapter{"a", ModelId{}, 8, 1000}};
-  Request request;
-  request.adapter = kA;
-  request.prompt_tokens = 20;
-  request.output_tokens = request.output_limit_tokens = 3;
-  workload.requests = {request};
-  const LayerCost cost(10);
-  VirtualTimeline timeline;
-  const auto twin = make_twin_backend(&timeline, &cost);
-  test::RunOptions options;
-  options.engine = test::small_engine();
-  options.record.steps = true;
-  options.replica_policy = [] {
-    return std::make_unique<test::ScriptedPolicy>([](const ReplicaView& view, StepPlan* out) {
-      const RequestView& r = view.request(kFirst);
-      if (r.phase() == Phase::kDone) return false;
-      if (view.adapters().residency(kA) == Residency::kAbsent) out->load = {kA};
-      if (r.generated() > 0) out->take_over = TakeOver::kLoaded;
-      out->slices = {{kFirst, r.pending(), LoraSite::kHost}};
-      return true;
-    });
-  };
-  const RunRecord record = test::run_on(workload, options, &timeline, twin.get());
-  EXPECT_EQ(test::violation(workload, record), "");
+  const RunRecord record =
+      run_prompts(10, "pinned", 1000, {kA}, 3, [](const ReplicaView& view, StepPlan* out) {
+        const RequestView& r = view.request(kFirst);
+        if (r.phase() == Phase::kDone) return false;
+        if (view.adapters().residency(kA) == Residency::kAbsent) out->load = {kA};
+        if (r.generated() > 0) out->take_over = TakeOver::kLoaded;
+        out->slices = {{kFirst, r.pending(), LoraSite::kHost}};
+        return true;
+      });
   EXPECT_EQ(record.step_log.at(0).timing.host_layers, 10);
   EXPECT_EQ(record.step_log.at(1).timing.host_layers, 0);
   EXPECT_EQ(record.step_log.at(1).timing.busy(), 10 * (kLayer + kOnDevice));

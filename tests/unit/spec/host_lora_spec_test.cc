@@ -81,5 +81,27 @@ TEST_F(HostLoraSpec, UnknownSettingsAreToldWithTheKnown) {
               HasSubstr("did you mean 'cold'?"));
 }
 
+TEST_F(HostLoraSpec, HowActivationsAreCopiedIsNothingWithoutTheHost) {
+  for (const char* setting : {"host_copy: pageable", "take_over: never"}) {
+    const std::string with = std::string("{cold: wait, ") + setting + "}";
+    EXPECT_THAT(error(kTwin, "techniques: [{technique: caraserve, with: " + with + "}]\n"),
+                HasSubstr("case.yaml:8:15: technique 'caraserve': host_copy and take_over are of "
+                          "LoRA on the host, and with cold: wait there is none"));
+  }
+}
+
+TEST_F(HostLoraSpec, LoadPathsThatADeviceCannotTake) {
+  const auto with = [this](const char* head, const char* path) {
+    return error(std::string(head) + "engine: {load_path: " + path + "}\n",
+                 "techniques: [slora]\n");
+  };
+  EXPECT_THAT(with(kTwin, "pined"), HasSubstr("one of pinned, layers, pageable, rebuild"));
+  EXPECT_EQ(with(kTwin, "layers"), "");
+  EXPECT_THAT(with(kTwin, "rebuild"), HasSubstr("it needs the section 'copies', as a10-24g has"));
+  EXPECT_EQ(with("model: llama-2-7b\nhardware: a10-24g\n", "rebuild"), "");
+  EXPECT_THAT(with(kCpu, "rebuild"), HasSubstr("engines load from pinned memory"));
+  EXPECT_THAT(with(kCpu, "layers"), HasSubstr("this engine's adapters come whole"));
+}
+
 }  // namespace
 }  // namespace servelab
