@@ -26,6 +26,9 @@ using SwigluFn = void(const float* gate, const float* up, std::int64_t ld, int n
 using WidenFn = void(DType type, const void* x, float* out, std::int64_t n);
 using NarrowFn = void(const float* x, DType type, void* out, std::int64_t n);
 
+// y[i] += scale * x[i], n of them, rounded as LoRA's expand rounds its last step.
+using AddScaledFn = void(float scale, const float* x, float* y, std::int64_t n);
+
 }  // namespace servelab::kernels
 
 #endif  // SERVELAB_KERNELS_ELEMENTWISE_H_

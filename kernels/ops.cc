@@ -27,6 +27,7 @@ constinit const Ops kReferenceOps = {
     .swiglu = ref::swiglu,
     .widen = ref::widen,
     .narrow = ref::narrow,
+    .add_scaled = ref::add_scaled,
 };
 
 Isa choose_isa() {

@@ -32,6 +32,7 @@ struct Ops {
   SwigluFn* swiglu;
   WidenFn* widen;
   NarrowFn* narrow;
+  AddScaledFn* add_scaled;
 };
 
 bool supported(Isa isa);  // by this processor

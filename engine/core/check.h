@@ -26,6 +26,12 @@ class SpecError : public std::runtime_error {
       : std::runtime_error(where.text() + ": " + what) {}
 };
 
+// What a machine cannot do now, and may at another time: no result of a point.
+class MachineError : public SpecError {
+ public:
+  using SpecError::SpecError;
+};
+
 // Thrown when an invariant of the serving core does not hold. `what()` starts with the invariant's
 // number where it has one ("I4: ...").
 class InvariantError : public std::logic_error {

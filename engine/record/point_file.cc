@@ -168,6 +168,15 @@ void write_steps(Hdf5Writer* out, const RunRecord& record) {
   c.column<std::uint8_t>("exec", {"1", "how it ran", kExecNames},
                          [&](std::size_t i) { return s[i].exec; });
   if (std::any_of(s.begin(), s.end(), [](const S& step) { return step.host_requests > 0; })) {
+    if (std::any_of(s.begin(), s.end(),
+                    [](const S& step) { return step.timing.host_work.compute > 0; })) {
+      c.column<std::int64_t>("host_compute",
+                             {"ns", "LoRA of the slowest worker, summed over matrices"},
+                             [&](std::size_t i) { return s[i].timing.host_work.compute; });
+      c.column<std::int64_t>("host_data",
+                             {"ns", "until inputs had come to workers and results back"},
+                             [&](std::size_t i) { return s[i].timing.host_work.data; });
+    }
     c.column<std::int32_t>(kHostLayers, kHostLayersAre,
                            [&](std::size_t i) { return s[i].timing.host_layers; });
     count("host_requests", "1", "requests whose LoRA the host computed", &S::host_requests);

@@ -195,6 +195,7 @@ class RunTracer {
       case EventCode::kMerge:
       case EventCode::kPreempt:
       case EventCode::kReject:
+      case EventCode::kWorkerLost:
         if (!overlaps(event.at, event.at)) return;
         out_->instant(process, kDecisionThread, name_of(event), event.at,
                       fmt::format(R"("value":{})", event.value));

@@ -105,6 +105,8 @@ void run_cluster(const PointSettings& settings, const Workload& workload, const 
         cluster_as, settings.engine.adapters_as_models ? models.workload : workload,
         [&settings] { return settings.technique->replica_policy(); },
         point_cluster_policy(settings), backend, timeline, record);
+  } catch (const MachineError&) {
+    throw;
   } catch (const SpecError& error) {
     record->invalid_reasons.push_back(std::string("does not fit: ") + error.what());
     record->requests.assign(workload.requests.size(), RequestRecord{});

@@ -159,6 +159,22 @@ Bytes held_adapter_bytes(const Workload& workload, const ReplicaLayout& layout) 
   return std::min(total, layout.pool_bytes);
 }
 
+HostShares host_shares(const PointSettings& settings) {
+  const HostLoraSection& asked = settings.runtime.host_lora;
+  HostShares shares;
+  shares.replicas = settings.cluster.replicas;
+  shares.pin = settings.runtime.pin;
+  shares.host_lora = settings.technique->capabilities().host_lora;
+  shares.lora_by_engine = asked.by == "auto";
+  if (!shares.lora_by_engine) shares.lora.by = named<HostLoraBy>(kHostLoraBy, asked.by);
+  shares.lora.transport = named<HostLoraTransport>(kHostLoraTransports, asked.transport);
+  shares.lora.workers = asked.workers;
+  shares.lora.rows_per_worker =
+      asked.rows > 0 ? asked.rows : settings.hardware.host_lora.chunk_rows;
+  shares.lora.shares_cores = asked.shares_cores;
+  return shares;
+}
+
 std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Workload& workload,
                                          const CostModel* cost, const RealRun& run,
                                          PromptSource prompts, ranks::RankGroup* group) {
@@ -172,6 +188,9 @@ std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Wo
   base.host_lora = settings.technique->capabilities().host_lora;
   const int own = group == nullptr ? 0 : ranks::rank_device(*engine, 0, group->local_rank());
   if (devices_of(settings) == 1) group = nullptr;
+  DevicePlan shared = base;  // what is refused there is a mistake of the spec, no misfit of a point
+  shared.ranks = settings.cluster.tensor_parallel;
+  engine->share_host(0, host_shares(settings), &shared);
   const auto make = [&settings, &workload, &weights = *run.weights, engine, base, group, own](
                         ReplicaId replica, const ReplicaLayout& layout) -> std::unique_ptr<Device> {
     DevicePlan plan = base;
@@ -185,8 +204,7 @@ std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Wo
     plan.padded = layout.padded_adapters;
     plan.widest_rank = layout.widest_rank;
     plan.adapter_bytes = held_adapter_bytes(workload, layout);
-    engine->share_host(static_cast<int>(replica),
-                       {.replicas = settings.cluster.replicas, .pin = settings.runtime.pin}, &plan);
+    engine->share_host(static_cast<int>(replica), host_shares(settings), &plan);
     const bool shares = settings.engine.device_share != 1;
     const int devices_here = group == nullptr ? plan.ranks : 1;
     for (int rank = 0; shares && rank < devices_here; ++rank) {
@@ -194,6 +212,7 @@ std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Wo
     }
     if (group == nullptr) return engine->make(settings.model, weights, plan);
     plan.host_cores.clear();  // whose cores are whose is the launcher's affair
+    plan.lora.cores.clear();
     return ranks::make_rank_replica(*engine, group, first, settings.model,
                                     model_digest(settings.model), weights, plan);
   };

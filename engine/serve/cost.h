@@ -112,6 +112,14 @@ struct StepCost {
   TimeNs total() const { return dense + attention + lora + collective + host; }
 };
 
+// What workers beside an engine did for a step's LoRA on the host.
+struct HostWork {
+  TimeNs data = 0;              // until inputs had come to them and results back, less computing
+  TimeNs compute = 0;           // of the slowest worker, summed over matrices
+  std::int32_t lost = 0;        // workers that ended or did not answer
+  std::int32_t recomputed = 0;  // pieces of theirs that the engine computed itself
+};
+
 // Where the time of a finished step went.
 struct StepTiming {
   TimeNs load_wait = 0;  // held back by loads in progress, before the step or between its layers
@@ -119,6 +127,7 @@ struct StepTiming {
   TimeNs switching = 0;
   StepCost cost;
   int host_layers = 0;  // that some LoRA on the host was computed in
+  HostWork host_work;
   TimeNs busy() const { return swap + switching + cost.total(); }
 };
 

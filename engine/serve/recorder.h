@@ -51,17 +51,19 @@ struct RequestRecord {
 };
 
 enum class EventCode : std::uint8_t {
-  kLoad = 0,      // an adapter became resident; value = seconds it took
-  kEvict = 1,     // an adapter left the device
-  kMerge = 2,     // a step merged or unmerged weights; subject = adapter now merged (-1: none)
-  kPreempt = 3,   // subject = request; value = tokens of context lost or swapped
-  kReject = 4,    // subject = request
-  kMigrate = 5,   // subject = request; value = destination replica
-  kRebalance = 6  // a cluster policy decided; subject = requests to migrate, -1: it found no
-                  // decision; value = seconds that deciding took
+  kLoad = 0,       // an adapter became resident; value = seconds it took
+  kEvict = 1,      // an adapter left the device
+  kMerge = 2,      // a step merged or unmerged weights; subject = adapter now merged (-1: none)
+  kPreempt = 3,    // subject = request; value = tokens of context lost or swapped
+  kReject = 4,     // subject = request
+  kMigrate = 5,    // subject = request; value = destination replica
+  kRebalance = 6,  // a cluster policy decided; subject = requests to migrate, -1: it found no
+                   // decision; value = seconds that deciding took
+  kWorkerLost = 7  // workers of LoRA on the host were lost in a step; subject = how many; value =
+                   // pieces of theirs that the engine computed
 };
-inline constexpr std::array<const char*, 7> kEventCodeNames = {
-    "load", "evict", "merge", "preempt", "reject", "migrate", "rebalance"};
+inline constexpr std::array<const char*, 8> kEventCodeNames = {
+    "load", "evict", "merge", "preempt", "reject", "migrate", "rebalance", "worker-lost"};
 
 struct EventRecord {
   TimeNs at = 0;

@@ -228,6 +228,9 @@ void Replica::on_step_done(std::uint32_t slot) {
   Step& step = steps_[slot];
   SL_CHECK(step.active, "a step ended that never began");
   const StepTiming timing = shared_.backend->collect(id_, slot);
+  if (timing.host_work.lost > 0) {
+    note_event(EventCode::kWorkerLost, timing.host_work.lost, timing.host_work.recomputed);
+  }
   if (shared_.record->options.keep_delivered) shared_.record->step_timings.push_back(timing);
   const TimeNs now = shared_.timeline->now();
   const TimeNs started = now - timing.busy();

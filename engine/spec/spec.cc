@@ -200,6 +200,27 @@ RuntimeSection::RuntimeSection() {
   for (const std::string& name : kinds.names()) backends[name] = kinds.make(name);
 }
 
+void HostLoraSection::fields(ParamFields& f) {
+  f.add("host_lora", &by,
+        "who computes LoRA on the host: the engine's own threads, which only cpu can; threads "
+        "beside them; or processes with a core each, which share its memory (CaraServe 4.2); auto: "
+        "inline on cpu, threads on cuda")
+      .one_of({"auto", "inline", "threads", "processes"});
+  f.add("host_lora_workers", &workers,
+        "threads or processes of each device for it; 0: on cpu a quarter of the processors, on "
+        "cuda all but one of them, shared out")
+      .range(0, 256);
+  f.add("host_lora_rows", &rows,
+        "rows of one adapter that one of them is given at most, c in CaraServe 4.2; 0: chunk_rows "
+        "of the hardware profile, from a profile of one core")
+      .range(0, 1 << 20);
+  f.add("host_lora_transport", &transport,
+        "how activations come to processes: memory that they share, or UNIX sockets")
+      .one_of({"shared", "sockets"});
+  f.add("host_lora_shares_cores", &shares_cores,
+        "more threads and workers than processors are meant");
+}
+
 void RuntimeSection::fields(ParamFields& f) {
   f.add("pin", &pin, "each compute thread keeps to a core of its own");
   f.add("dtype", &dtype, "of weights, activations and KV; auto: bf16 where that is exact")
@@ -214,6 +235,7 @@ void RuntimeSection::fields(ParamFields& f) {
   f.add("max_arrival_lag_s", &max_arrival_lag_s,
         "a request that enters later than this after its scheduled time makes a run INVALID")
       .range(1e-6, 1e6);
+  host_lora.fields(f);
   for (const auto& [name, backend] : backends) backend->fields(f);
 }
 

@@ -54,6 +54,16 @@ struct RecordSection {
 
 // How a backend that really computes does it, and what backends have of their own; the twin takes
 // its model's element type from here.
+// Who computes LoRA on the host, as asked; what is left open is the engine's to say.
+struct HostLoraSection {
+  std::string by = "auto";
+  int workers = 0;
+  int rows = 0;
+  std::string transport = "shared";
+  bool shares_cores = false;
+  void fields(ParamFields& f);
+};
+
 struct RuntimeSection {
   RuntimeSection();
   bool pin = true;
@@ -64,6 +74,7 @@ struct RuntimeSection {
   double top_p = 1;
   bool measure_parts = false;
   double max_arrival_lag_s = 0.1;
+  HostLoraSection host_lora;
   // Every registered backend by its name, with its own settings. Copies share them.
   std::map<std::string, std::shared_ptr<BackendKind>> backends;
   void fields(ParamFields& f);

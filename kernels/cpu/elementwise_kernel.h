@@ -117,6 +117,14 @@ void narrow(const float* x, DType type, void* out, std::int64_t n) {
   });
 }
 
+template <class S>
+void add_scaled(float scale, const float* x, float* y, std::int64_t n) {
+  for_vectors(n, [&](std::int64_t i, int lanes) {
+    const auto sum = S::fma(S::set(scale), S::load(x + i, lanes), S::load(y + i, lanes));
+    S::store(y + i, sum, lanes);
+  });
+}
+
 }  // namespace
 }  // namespace servelab::kernels
 

@@ -23,6 +23,7 @@ constinit const Ops kAvx2Ops = {
     .swiglu = swiglu<Avx2>,
     .widen = widen<Avx2>,
     .narrow = narrow<Avx2>,
+    .add_scaled = add_scaled<Avx2>,
 };
 
 }  // namespace servelab::kernels

@@ -24,6 +24,7 @@ constinit const Ops kAvx512Bf16Ops = {
     .swiglu = swiglu<Avx512>,
     .widen = widen<Avx512>,
     .narrow = narrow<Avx512>,
+    .add_scaled = add_scaled<Avx512>,
 };
 
 }  // namespace servelab::kernels

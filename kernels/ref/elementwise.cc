@@ -85,4 +85,8 @@ void narrow(const float* x, DType type, void* out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) store(type, out, i, x[i]);
 }
 
+void add_scaled(float scale, const float* x, float* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
+}
+
 }  // namespace servelab::kernels::ref

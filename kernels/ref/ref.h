@@ -18,6 +18,7 @@ RopeFn rope;
 SwigluFn swiglu;
 WidenFn widen;
 NarrowFn narrow;
+AddScaledFn add_scaled;
 
 // Element i of a buffer of `type`.
 float load(DType type, const void* data, std::int64_t i);

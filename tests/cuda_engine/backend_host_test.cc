@@ -17,7 +17,7 @@ DevicePlan tiny_plan() {
   plan.widest_rank = kWidest;
   plan.merges = true;
   plan.host_lora = true;
-  plan.host_threads = 2;
+  plan.lora.workers = 2;
   // The host rounds its LoRA otherwise than the device, and requests change sides: in bf16 that
   // decides some of this model's near ties between tokens.
   plan.type = kernels::DType::kF16;

@@ -2,127 +2,21 @@
 // late as they may be and the device can be made to fail.
 #include <gmock/gmock.h>
 
-#include <atomic>
-#include <chrono>
+#include <csignal>
 #include <cstdint>
-#include <thread>
 
-#include "engine/backend/cuda/host_workers.h"
-#include "engine/backend/cuda/stream_wait.h"
 #include "tests/cuda_engine/engine_testing.h"
 #include "tests/cuda_engine/host_device.h"
+#include "tests/support/lora_workers.h"
 
 namespace servelab {
 namespace {
 
 using namespace test;  // NOLINT: the tests' own words
-using cuda::HostWorkers;
-using ::testing::ElementsAre;
-
-// --- the threads ---
-
-struct Words {
-  alignas(64) std::uint32_t signal = 0;
-  alignas(64) std::uint32_t reply = 0;
-  void give(std::uint32_t number) { std::atomic_ref(signal).store(number); }
-  std::uint32_t replied() { return std::atomic_ref(reply).load(); }
-  void await(std::uint32_t number) {
-    while (static_cast<std::int32_t>(replied() - number) < 0) std::this_thread::yield();
-  }
-};
-
-// Every piece of every job once, between its signal and its reply, over many steps of random
-// shapes.
-TEST(CudaHostWorkers, JobsRunBetweenTheirSignalsAndReplies) {
-  RngStream rng(1, "workers");
-  for (const int threads : {1, 2, 4}) {
-    Words words;
-    HostWorkers workers(threads, {}, &words.signal, &words.reply);
-    EXPECT_EQ(workers.threads(), threads);
-    for (int step = 0; step < 200; ++step) {
-      const auto jobs = 1 + static_cast<int>(rng.below(6));
-      const auto pieces = 1 + static_cast<int>(rng.below(5));
-      std::vector<std::atomic<int>> counts(static_cast<std::size_t>(jobs * pieces));
-      std::atomic<int> given{-1};
-      std::atomic<int> wrong{0};
-      const std::uint32_t first = workers.begin(jobs, pieces, [&](int job, int piece) {
-        if (job != given.load()) ++wrong;
-        ++counts[static_cast<std::size_t>(job * pieces + piece)];
-      });
-      EXPECT_EQ(words.replied(), first - 1);
-      for (int job = 0; job < jobs; ++job) {
-        given.store(job);
-        words.give(first + static_cast<std::uint32_t>(job));
-        words.await(first + static_cast<std::uint32_t>(job));
-        for (int piece = 0; piece < pieces; ++piece) {
-          EXPECT_EQ(counts[static_cast<std::size_t>(job * pieces + piece)].load(), 1);
-        }
-      }
-      workers.finish();
-      EXPECT_EQ(wrong.load(), 0);
-    }
-  }
-}
-
-TEST(CudaHostWorkers, AFailureIsReportedAndLeavesNoStreamWaiting) {
-  Words words;
-  HostWorkers workers(2, {}, &words.signal, &words.reply);
-  for (int round = 0; round < 20; ++round) {
-    const std::uint32_t first = workers.begin(4, 3, [](int job, int piece) {
-      if (job == 1 && piece == 2) throw SpecError("out of memory on the host");
-    });
-    for (std::uint32_t job = 0; job < 4; ++job) {
-      words.give(first + job);
-      words.await(first + job);
-    }
-    try {
-      workers.finish();
-      FAIL() << "a piece has failed";
-    } catch (const SpecError& error) {
-      EXPECT_STREQ(error.what(), "out of memory on the host");
-    }
-  }
-  std::atomic<int> done{0};  // and the next step is a step again
-  const std::uint32_t first = workers.begin(1, 3, [&](int, int) { ++done; });
-  words.give(first);
-  workers.finish();
-  EXPECT_EQ(done.load(), 3);
-}
-
-TEST(CudaHostWorkers, AnAbandonedStepIsRepliedToWhateverWasSignalled) {
-  for (std::uint32_t signals = 0; signals <= 3; ++signals) {
-    Words words;
-    HostWorkers workers(3, {}, &words.signal, &words.reply);
-    std::uint32_t first = workers.begin(3, 2, [](int, int) {});
-    for (std::uint32_t job = 0; job < signals; ++job) {
-      words.give(first + job);
-      words.await(first + job);
-    }
-    workers.abandon();
-    EXPECT_EQ(words.replied(), first + 2);
-    // A signal of the abandoned step that comes after all is none of the next.
-    std::atomic<int> done{0};
-    first = workers.begin(1, 2, [&](int, int) { ++done; });
-    words.give(first - 1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_EQ(done.load(), 0);
-    words.give(first);
-    workers.finish();
-    EXPECT_EQ(done.load(), 2);
-  }
-}
-
-TEST(CudaHostWorkers, TheyEndWhileTheyWaitForASignal) {
-  Words words;
-  HostWorkers workers(3, usable_cores(), &words.signal, &words.reply);
-  workers.begin(3, 2, [](int, int) { FAIL() << "nothing was signalled"; });
-}
-
-// --- failures ---
 
 DevicePlan assisted_plan() {
   DevicePlan plan = small_plan(DType::kBf16);
-  plan.host_threads = 2;
+  plan.lora.workers = 2;
   return plan;
 }
 
@@ -193,24 +87,25 @@ TEST(CudaHostLoraFails, AnEngineEndsAfterItsDevice) {
   }
 }
 
-// A stream goes on behind a reply that stands for work that failed.
-TEST(CudaHostLoraFails, TheStreamOfAFailedStepGoesOn) {
-  Words words;
-  HostWorkers workers(2, {}, &words.signal, &words.reply);
-  cuda::Stream stream;
-  std::atomic<bool> behind{false};
-  const std::uint32_t first =
-      workers.begin(2, 2, [](int, int) { throw SpecError("the host fails"); });
-  for (std::uint32_t number = first; number < first + 2; ++number) {
-    host_device::enqueue(stream.get(), [&words, number] {
-      host_device::signal_late([&words, number] { words.give(number); });
-    });
-    cuda::hold_until(stream.get(), &words.reply, number);
+// Workers that are processes compute the same bits as threads, whichever way rows come to them,
+// also where one of them is killed.
+TEST(CudaHostLora, ProcessesGiveTheBitsOfThreads) {
+  const Engines threads(assisted_plan());
+  threads.hold();
+  DevicePlan plan = small_plan(DType::kBf16);
+  plan.lora = lora_workers(HostLoraBy::kProcesses, 2);
+  plan.lora.rows_per_worker = assisted_plan().lora.rows_per_worker;
+  const Engines processes(plan);
+  processes.hold();
+  const std::vector<Sequence> batch = some_of_both(threads.model);
+  for (const HostCopy copy : {HostCopy::kFused, HostCopy::kSynced, HostCopy::kPageable}) {
+    StepMode mode;
+    mode.host_copy = copy;
+    const auto expected = run(threads.cuda.get(), batch, mode);
+    EXPECT_EQ(run(processes.cuda.get(), batch, mode), expected) << name(copy);
+    for (const int worker : child_processes()) ::kill(worker, SIGKILL);
+    EXPECT_EQ(run(processes.cuda.get(), batch, mode), expected) << name(copy);
   }
-  host_device::enqueue(stream.get(), [&behind] { behind.store(true); });
-  stream.synchronize();
-  EXPECT_TRUE(behind.load());
-  EXPECT_THROW(workers.finish(), SpecError);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ class CpuAssist : public ::testing::TestWithParam<DType> {
   }
   DevicePlan plan(int threads = 2) const {
     DevicePlan plan = small_plan(GetParam());
-    plan.host_threads = threads;
+    plan.lora.workers = threads;
     return plan;
   }
   double allowed() const { return tolerance(GetParam()); }

@@ -120,7 +120,7 @@ TEST_P(CudaGolden, AdaptersOnTheHostInAMixedBatch) {
   const std::vector<std::string> names = cases();
   DevicePlan plan = this->plan(0);
   plan.targets = small_plan(plan.type).targets;
-  plan.host_threads = 2;
+  plan.lora.workers = 2;
   cuda::CudaDevice device(model_, *weights, plan);
   std::vector<AdapterId> adapters;
   for (const std::string& name : names) {

@@ -112,7 +112,7 @@ class CudaStepInput : public ::testing::Test {
       const auto lora = random_adapter(model_, "a", rank, all_targets(), 1);
       on_device_.push_back(store_->load(*lora, 64));
       on_host_.push_back(std::make_unique<cuda::HostAdapter>(
-          std::make_shared<cuda::PackedAdapter>(*lora, DType::kBf16, storage_)));
+          std::make_shared<PackedAdapter>(*lora, DType::kBf16, 0, storage_)));
     }
   }
 

@@ -36,7 +36,7 @@ class TensorParallel : public ::testing::TestWithParam<Shape> {
     weights_ = random_weights(model_, 7);
     DevicePlan plan = small_plan(DType::kF16);
     plan.ranks = GetParam().ranks;
-    plan.host_threads = 2;
+    plan.lora.workers = 2;
     plan.host_lora = true;
     cpu_ = cpu_device(model_, *weights_, plan.limits);
     cuda_ = find_accelerator("cuda")->make(model_, *weights_, plan);

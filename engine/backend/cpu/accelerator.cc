@@ -63,14 +63,23 @@ class CpuAccelerator final : public Accelerator {
   }
   void share_host(int replica, const HostShares& shares, DevicePlan* plan) const override {
     const std::vector<int> cores = usable_cores();
+    const int each = std::max(1, static_cast<int>(cores.size()) / shares.replicas);
+    plan->lora = shares.lora;
+    if (shares.lora_by_engine || !shares.host_lora) plan->lora.by = HostLoraBy::kInline;
+    const bool beside = plan->lora.by != HostLoraBy::kInline;
+    if (plan->lora.workers == 0) plan->lora.workers = std::max(1, each / 4);
+    if (!beside) plan->lora.workers = 0;
     const int wanted = shares.threads > 0 ? shares.threads : threads_;
-    plan->host_threads =
-        wanted > 0 ? wanted : std::max(1, static_cast<int>(cores.size()) / shares.replicas);
-    const auto each = static_cast<std::size_t>(plan->host_threads);
-    if (!shares.pin || each * static_cast<std::size_t>(shares.replicas) > cores.size()) return;
-    const auto first =
-        cores.begin() + static_cast<std::ptrdiff_t>(each * static_cast<std::size_t>(replica));
-    plan->host_cores.assign(first, first + static_cast<std::ptrdiff_t>(each));
+    plan->host_threads = wanted > 0 ? wanted : std::max(1, each - plan->lora.workers);
+    const int all = (plan->host_threads + plan->lora.workers) * shares.replicas;
+    const bool fits = all <= static_cast<int>(cores.size());
+    if (beside) check_cores(plan->lora, all, static_cast<int>(cores.size()));
+    plan->lora.shares_cores = !fits;
+    if (!shares.pin || !fits) return;
+    const auto first = cores.begin() + replica * (plan->host_threads + plan->lora.workers);
+    plan->host_cores.assign(first, first + plan->host_threads);
+    plan->lora.cores.assign(first + plan->host_threads,
+                            first + plan->host_threads + plan->lora.workers);
   }
   std::shared_ptr<DevicePartition> partition(int /*device*/) const override {
     throw SpecError("engine.device_share: the CPU engine gives a step the whole device");
@@ -83,6 +92,7 @@ class CpuAccelerator final : public Accelerator {
     options.threads =
         plan.host_threads > 0 ? plan.host_threads : static_cast<int>(usable_cores().size());
     options.cores = plan.host_cores;
+    options.host_lora = plan.lora;
     options.isa = kernels::best_isa();
     options.gemm = gemm_library();
     options.type = plan.type;

@@ -86,11 +86,12 @@ void CpuDevice::Impl::list_hosted(const DeviceJob& job,
 
 // Between layers, while all other members wait. An adapter comes to this device whole, so groups of
 // its layers (TakeOver::kLayers) are there together.
-void CpuDevice::Impl::take_over() {
+void CpuDevice::Impl::take_over(int layer) {
+  const std::size_t before = hosted_.size();
   std::erase_if(hosted_, [this](const Hosted& hosted) {
     const auto* const here = static_cast<const CpuAdapter*>((*arrived_)(hosted.id));
     if (here == nullptr) return false;
-    for (std::vector<Segment>* segments : {&decodes_, &prefills_}) {
+    for (std::vector<Segment>* segments : {&decodes_, &prefills_, &at_workers_}) {
       for (Segment& segment : *segments) {
         if (segment.adapter == hosted.adapter) segment.adapter = here;
       }
@@ -98,6 +99,7 @@ void CpuDevice::Impl::take_over() {
     return true;
   });
   may_take_over_ = !hosted_.empty();
+  if (round_open_ && hosted_.size() != before) reopen_round(layer);
 }
 
 void CpuDevice::Impl::prepare_lora() {

@@ -31,11 +31,6 @@ int fused_n(const ModelConfig& model, Fused which) {
   return 0;
 }
 
-int fused_k(const ModelConfig& model, Fused which) {
-  if (which == Fused::kO) return model.heads * model.head_dim;
-  return which == Fused::kDown ? model.ffn : model.hidden;
-}
-
 // A vector as floats.
 std::vector<float> floats(const kernels::Ops& ops, const Tensor& tensor) {
   std::vector<float> out(static_cast<std::size_t>(tensor.rows) *
@@ -52,6 +47,11 @@ void check_shape(const ModelConfig& model) {
 }
 
 }  // namespace
+
+int fused_k(const ModelConfig& model, Fused which) {
+  if (which == Fused::kO) return model.heads * model.head_dim;
+  return which == Fused::kDown ? model.ffn : model.hidden;
+}
 
 // --- setting up ---
 
@@ -115,8 +115,14 @@ void CpuDevice::Impl::allocate() {
     cache.block_tokens = options_.block_tokens;
   }
   x_ = Buffer(rows * hidden * sizeof(float), "activations");
-  h_ = Buffer(rows * static_cast<std::size_t>(widest_input_) * kernels::bytes_of(options_.type),
-              "activations");
+  const std::size_t h_row =
+      static_cast<std::size_t>(widest_input_) * kernels::bytes_of(options_.type);
+  if (options_.host_lora.by == HostLoraBy::kInline) {
+    own_h_ = Buffer(rows * h_row, "activations");
+    h_ = own_h_.data();
+  } else {
+    start_workers(h_row);
+  }
   y_ = Buffer(rows * static_cast<std::size_t>(widest_output_) * sizeof(float), "activations");
   logits_ = Buffer(static_cast<std::size_t>(options_.max_batch) *
                        static_cast<std::size_t>(model_.vocab) * sizeof(float),
@@ -130,6 +136,23 @@ void CpuDevice::Impl::allocate() {
   }
   next_task_ = std::make_unique<std::atomic<int>[]>(layers_.size());
   lora_rows_.resize(static_cast<std::size_t>(options_.threads));
+}
+
+void CpuDevice::Impl::start_workers(std::size_t h_row) {
+  host_lora::TeamSettings settings;
+  settings.plan = options_.host_lora;
+  settings.isa = options_.isa;
+  settings.most_jobs = model_.layers * static_cast<int>(kFusedLinears);
+  settings.most_rows = options_.max_batch_tokens;
+  settings.x_row_bytes = h_row;
+  settings.out_row_bytes = static_cast<std::size_t>(widest_output_) * sizeof(float);
+  settings.memory = [](std::size_t bytes) {
+    auto buffer = std::make_shared<Buffer>(bytes, "what LoRA workers read and write");
+    return HostMemory(buffer->data(), [buffer](std::byte*) {});
+  };
+  workers_ = std::make_unique<host_lora::Team>(settings);
+  h_ = workers_->x();
+  job_of_.assign(static_cast<std::size_t>(settings.most_jobs), -1);
 }
 
 // Stacks row-major matrices of one type and width, and packs them as one.

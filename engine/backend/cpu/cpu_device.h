@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "engine/backend/device/host_lora_plan.h"
 #include "engine/backend/device/local_device.h"
+#include "engine/backend/device/packed_adapter.h"
 #include "engine/model/weights.h"
 #include "kernels/ops.h"
 
@@ -25,6 +27,8 @@ struct CpuDeviceOptions : DeviceLimits {
   std::size_t adapter_bytes = 0;  // taken for adapters at the start; more is taken when needed
   // Layers whose merged copies are made at the start, so that no step pays for them.
   std::vector<LinearLayer> merge_targets;
+  // Who computes slices with LoraSite::kHost.
+  HostLoraPlan host_lora;
 };
 
 class CpuDevice : public LocalDevice {
@@ -57,30 +61,23 @@ class CpuDevice : public LocalDevice {
 
 // The matrices of every layer as they are multiplied, with something folded in.
 struct FoldedLayers;
-class AdapterStorage;
 
-// One adapter's A and B, packed.
+// One adapter: packed or, where the load said so, folded into a copy of the layers.
 class CpuAdapter final : public DeviceAdapter {
  public:
   CpuAdapter();
   ~CpuAdapter() override;
-  int rank() const { return rank_; }  // the largest of any layer
+  int rank() const { return packed_ == nullptr ? 0 : packed_->rank(); }
   // Null when the adapter leaves that layer alone.
   const kernels::LoraPair* find(int layer, LinearLayer which) const {
-    if (pairs_.empty()) return nullptr;
-    const kernels::LoraPair& pair =
-        pairs_[static_cast<std::size_t>(layer * kLinearLayers) + static_cast<std::size_t>(which)];
-    return pair.rank == 0 ? nullptr : &pair;
+    return packed_ == nullptr ? nullptr : packed_->find(layer, which);
   }
+  const PackedAdapter* packed() const { return packed_.get(); }
 
  private:
   friend class CpuDevice;
-  int rank_ = 0;
-  std::size_t size_ = 0;
-  std::byte* data_ = nullptr;
-  std::shared_ptr<AdapterStorage> storage_;  // where data_ goes back to
-  std::vector<kernels::LoraPair> pairs_;
-  std::unique_ptr<FoldedLayers> folded_;  // where the load said so; pairs_ is then empty
+  std::unique_ptr<const PackedAdapter> packed_;
+  std::unique_ptr<FoldedLayers> folded_;
 };
 
 }  // namespace servelab

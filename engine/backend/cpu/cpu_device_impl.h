@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -14,12 +15,16 @@
 #include "engine/backend/device/buffer.h"
 #include "engine/backend/device/rope_table.h"
 #include "engine/backend/device/thread_team.h"
+#include "engine/backend/host_lora/team.h"
 
 namespace servelab {
 
 // The four matrices of a layer as they are multiplied: q, k, v in one, gate and up in one.
 enum class Fused : std::uint8_t { kQkv, kO, kGateUp, kDown };
 inline constexpr std::size_t kFusedLinears = 4;
+
+// Columns of a fused matrix: what it is multiplied with.
+int fused_k(const ModelConfig& model, Fused which);
 
 // Where a LoRA target's rows lie in its fused matrix.
 struct FusedRows {
@@ -61,7 +66,10 @@ class CpuDevice::Impl {
            const FoldedLayers* folded, const Arrived& arrived, DeviceResult* result);
   void merge(const CpuAdapter& adapter);
   void unmerge();
-  std::unique_ptr<CpuAdapter> pack(const LoraWeights& weights, int width) const;
+  // Of adapters that the host computes with.
+  const std::shared_ptr<AdapterStorage>& host_storage() const {
+    return workers_ == nullptr ? adapter_storage_ : workers_->adapters();
+  }
   std::unique_ptr<FoldedLayers> fold_all(const CpuAdapter& adapter) const;
   void reserve(std::span<const LinearLayer> targets);
   FusedRows rows_of(LinearLayer target) const;
@@ -92,12 +100,20 @@ class CpuDevice::Impl {
             std::vector<float>* rows, kernels::Linear* out) const;
   void pack_fused(const std::vector<Tensor>& sources, kernels::Linear* linear);
   void allocate();
+  void start_workers(std::size_t h_row);
   void check_memory() const;
 
   void lay_out(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters, bool unmerged);
   void prepare_lora();
   void list_hosted(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters);
-  void take_over();
+  void take_over(int layer);
+  void open_round(int layer_begin);
+  void reopen_round(int layer);
+  void close_round(DeviceResult* result);
+  void post_host(int layer, Fused which);
+  void await_host(int layer, Fused which);
+  void add_host(LinearLayer target, int layer, float* y, std::int64_t ldy, const Share& share);
+  int& job_of(int layer, Fused which);
   void forward(int member, std::span<const Sequence> slices);
   void embed(int member, std::span<const Sequence> slices);
   void attention_phase(int member, int layer, std::span<const Sequence> slices);
@@ -128,7 +144,8 @@ class CpuDevice::Impl {
 
   Buffer kv_;
   Buffer x_;                     // f32 [rows, hidden]: the residual stream
-  Buffer h_;                     // type [rows, widest input]: input of the next linear layer
+  Buffer own_h_;                 // h_, where no worker is to see it
+  std::byte* h_ = nullptr;       // type [rows, widest input]: input of the next linear layer
   Buffer y_;                     // f32 [rows, widest fused output]
   Buffer t_;                     // f32 [3 targets][rows, widest rank]: between shrink and expand
   Buffer logits_;                // f32 [max_batch, vocab]
@@ -153,7 +170,13 @@ class CpuDevice::Impl {
     AdapterId id{};
     const CpuAdapter* adapter = nullptr;
   };
-  std::vector<Hosted> hosted_;  // less those that the device has taken over
+  std::vector<Hosted> hosted_;                // less those that the device has taken over
+  std::unique_ptr<host_lora::Team> workers_;  // who computes those; null: this team does
+  std::vector<Segment> at_workers_;           // segments of theirs, in no list above
+  std::vector<host_lora::Job> jobs_;          // of the round, and their numbers by layer and matrix
+  std::vector<int> job_of_;                   // -1: none
+  bool round_open_ = false;
+  std::exception_ptr host_failure_;  // what a member that may not throw has met
   bool may_take_over_ = false;
   int host_layers_ = 0;
   const Arrived* arrived_ = nullptr;

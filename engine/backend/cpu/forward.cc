@@ -55,6 +55,7 @@ void CpuDevice::Impl::run(const DeviceJob& job, std::span<const DeviceAdapter* c
   arrived_ = &arrived;
   list_hosted(job, adapters);
   lay_out(job, adapters, job.mode.exec == Exec::kUnmerged && folded == nullptr);
+  open_round(0);
   SL_CHECK(rows_ >= 1 && rows_ <= options_.max_batch_tokens, "a step keeps max_batch_tokens");
   SL_CHECK(sampled_rows_ <= options_.max_batch, "a step keeps max_batch");
   folded_ = folded;
@@ -65,6 +66,7 @@ void CpuDevice::Impl::run(const DeviceJob& job, std::span<const DeviceAdapter* c
     next_task_[static_cast<std::size_t>(i)].store(0, std::memory_order_relaxed);
   }
   team_.run([&](int member) { forward(member, job.sequences); });
+  close_round(result);
   parts_.total = clock_ns() - begin;
   result->parts = parts_;
   result->host_layers = host_layers_;
@@ -101,7 +103,7 @@ void CpuDevice::Impl::multiply(int member, int layer, Fused which, float* y, std
                                 ? *folded_->layers[static_cast<std::size_t>(layer)][i]
                             : weights.use_merged[i] ? *weights.merged[i]
                                                     : *weights.base[i];
-  linear.run(member, h_.data(), widest_input_, y, ldy, rows_, store);
+  linear.run(member, h_, widest_input_, y, ldy, rows_, store);
 }
 
 kernels::LoraBatch CpuDevice::Impl::batch_of(int layer, LinearLayer target,
@@ -123,8 +125,8 @@ void CpuDevice::Impl::shrink(int member, int layer, std::span<const LinearLayer>
       const kernels::LoraBatch batch = batch_of(layer, targets[i], decodes ? decodes_ : prefills_,
                                                 decodes ? kind_ : LoraKind::kSgmv, &rows);
       if (batch.count == 0) continue;
-      kernels::lora_shrink(ops_, batch, h_.data(), widest_input_, t_of(static_cast<int>(i)),
-                           t_stride_, scratch, member, team_.size());
+      kernels::lora_shrink(ops_, batch, h_, widest_input_, t_of(static_cast<int>(i)), t_stride_,
+                           scratch, member, team_.size());
     }
   }
 }
@@ -139,6 +141,7 @@ void CpuDevice::Impl::expand(int member, int layer, LinearLayer target, int inde
     kernels::lora_expand(ops_, batch, t_of(index), t_stride_, y, ldy, share.row_begin,
                          share.row_end, share.column_begin, share.column_end);
   }
+  if (!at_workers_.empty()) add_host(target, layer, y, ldy, share);
 }
 
 // --- the phases ---
@@ -168,7 +171,7 @@ void CpuDevice::Impl::norm_rows(int member, const std::vector<float>& weight) {
   ops_.rms_norm(
       x_.as<float>() + row * static_cast<std::size_t>(model_.hidden), model_.hidden, weight.data(),
       static_cast<float>(model_.rms_norm_eps), model_.hidden, options_.type,
-      h_.data() + row * static_cast<std::size_t>(widest_input_) * kernels::bytes_of(options_.type),
+      h_ + row * static_cast<std::size_t>(widest_input_) * kernels::bytes_of(options_.type),
       widest_input_, share.row_end - share.row_begin);
 }
 
@@ -229,9 +232,9 @@ void CpuDevice::Impl::attention_phase(int member, int layer, std::span<const Seq
     const Sequence& slice = slices[static_cast<std::size_t>(at.slice)];
     const auto tokens = static_cast<int>(slice.tokens.size());
     const kernels::AttentionTask task{slice.context, tokens, slice.blocks.data()};
-    std::byte* const out = h_.data() + static_cast<std::size_t>(at.row) *
-                                           static_cast<std::size_t>(widest_input_) *
-                                           kernels::bytes_of(options_.type);
+    std::byte* const out = h_ + static_cast<std::size_t>(at.row) *
+                                    static_cast<std::size_t>(widest_input_) *
+                                    kernels::bytes_of(options_.type);
     const int heads = tokens == 1 ? (model_.kv_heads + team_.size() - 1) / team_.size() : 1;
     for (int query = 0; query < tokens; query += kQueriesPerTask) {
       for (int first = 0; first < model_.kv_heads; first += heads, ++task_index) {
@@ -262,14 +265,16 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
     const LayerWeights& layer = layers_[static_cast<std::size_t>(l)];
     if (may_take_over_) {
       team_.barrier();
-      if (leads) take_over();
+      if (leads) take_over(l);
       team_.barrier();
     }
     if (leads && !hosted_.empty()) ++host_layers_;
     laps.lap(&parts_.dense);
+    if (leads) post_host(l, Fused::kQkv);
     if (lora_) shrink(member, l, kQkvTargets);
     laps.lap(&parts_.lora);
     multiply(member, l, Fused::kQkv, y, wide, kernels::Store::kSet);
+    if (leads) await_host(l, Fused::kQkv);
     team_.barrier();
     laps.lap(&parts_.dense);
     const Share heads = share_of(member, model_.kv_heads);
@@ -289,9 +294,11 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
     attention_phase(member, l, slices);
     team_.barrier();
     laps.lap(&parts_.attention);
+    if (leads) post_host(l, Fused::kO);
     if (lora_) shrink(member, l, kOTarget);
     laps.lap(&parts_.lora);
     multiply(member, l, Fused::kO, x, model_.hidden, kernels::Store::kAdd);
+    if (leads) await_host(l, Fused::kO);
     team_.barrier();
     laps.lap(&parts_.dense);
     const Share own_rows = [&] {
@@ -304,17 +311,21 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
     norm_rows(member, layer.ffn_norm);
     team_.barrier();
     laps.lap(&parts_.dense);
+    if (leads) post_host(l, Fused::kGateUp);
     if (lora_) shrink(member, l, kGateUpTargets);
     laps.lap(&parts_.lora);
     multiply(member, l, Fused::kGateUp, y, wide, kernels::Store::kSet);
+    if (leads) await_host(l, Fused::kGateUp);
     team_.barrier();
     laps.lap(&parts_.dense);
     swiglu_phase(member, l);
     team_.barrier();
     laps.lap(&parts_.dense);
+    if (leads) post_host(l, Fused::kDown);
     if (lora_) shrink(member, l, kDownTarget);
     laps.lap(&parts_.lora);
     multiply(member, l, Fused::kDown, x, model_.hidden, kernels::Store::kAdd);
+    if (leads) await_host(l, Fused::kDown);
     team_.barrier();
     laps.lap(&parts_.dense);
     if (lora_) expand(member, l, LinearLayer::kDown, 0, x, model_.hidden, own_rows);
@@ -347,8 +358,8 @@ void CpuDevice::Impl::swiglu_phase(int member, int layer) {
   const std::int64_t at = blocks.row_begin * ld + begin;
   const std::int64_t out = static_cast<std::int64_t>(blocks.row_begin) * widest_input_ + begin;
   ops_.swiglu(gate + at, up + at, ld, end - begin, options_.type,
-              h_.data() + out * static_cast<std::int64_t>(kernels::bytes_of(options_.type)),
-              widest_input_, blocks.row_end - blocks.row_begin);
+              h_ + out * static_cast<std::int64_t>(kernels::bytes_of(options_.type)), widest_input_,
+              blocks.row_end - blocks.row_begin);
 }
 
 // The final norm of the rows that sample, packed together, and the LM head.
@@ -360,12 +371,12 @@ void CpuDevice::Impl::head(int member) {
       ops_.rms_norm(
           x_.as<float>() + row * static_cast<std::size_t>(model_.hidden), model_.hidden,
           final_norm_.data(), static_cast<float>(model_.rms_norm_eps), model_.hidden, options_.type,
-          h_.data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(widest_input_) * bytes,
+          h_ + static_cast<std::size_t>(i) * static_cast<std::size_t>(widest_input_) * bytes,
           widest_input_, 1);
     }
   }
   team_.barrier();
-  lm_head_->run(member, h_.data(), widest_input_, logits_.as<float>(), model_.vocab, sampled_rows_,
+  lm_head_->run(member, h_, widest_input_, logits_.as<float>(), model_.vocab, sampled_rows_,
                 kernels::Store::kSet);
 }
 

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "engine/backend/cuda/cuda_device.h"
-#include "engine/backend/cuda/settings.h"
 #include "engine/backend/cuda/sm_shares.h"
 #include "engine/backend/device/tensor_parallel.h"
 #include "engine/backend/device/thread_team.h"
@@ -49,7 +48,6 @@ class CudaAccelerator final : public Accelerator {
   }
 
   std::string summary() const override { return "an NVIDIA GPU"; }
-  void fields(ParamFields& f) override { settings_.fields(f); }
 
   void check_devices(int replicas, int ranks) const override {
     const int there = devices();
@@ -67,21 +65,27 @@ class CudaAccelerator final : public Accelerator {
     return {{kernels::DType::kBf16, kernels::DType::kF16}, kernels::DType::kBf16};
   }
 
-  // Threads of each device for LoRA on the host, and their cores where each has one of its own:
+  // Workers of each device for LoRA on the host, and their cores where each has one of its own:
   // replica after replica, device after device. A core of each share stays with the thread that
   // launches the device's work.
   void share_host(int replica, const HostShares& shares, DevicePlan* plan) const override {
     const std::vector<int> cores = usable_cores();
     const int all = shares.replicas * plan->ranks;
-    plan->host_threads = settings_.host_lora_threads > 0
-                             ? settings_.host_lora_threads
-                             : std::max(1, static_cast<int>(cores.size()) / all - 1);
-    const auto per_replica = static_cast<std::size_t>(plan->host_threads * plan->ranks);
-    const auto wanted = per_replica * static_cast<std::size_t>(shares.replicas);
-    if (!shares.pin || wanted > cores.size()) return;
-    const auto first = cores.begin() +
-                       static_cast<std::ptrdiff_t>(per_replica * static_cast<std::size_t>(replica));
-    plan->host_cores.assign(first, first + static_cast<std::ptrdiff_t>(per_replica));
+    HostLoraPlan& lora = plan->lora;
+    lora = shares.lora;
+    if (shares.lora_by_engine) lora.by = HostLoraBy::kThreads;
+    if (lora.by == HostLoraBy::kInline || lora.transport == HostLoraTransport::kSockets) {
+      throw SpecError(
+          "runtime.host_lora: the CUDA engine's host computes LoRA beside the device, by threads "
+          "or by processes that share its memory");
+    }
+    if (lora.workers == 0) lora.workers = std::max(1, static_cast<int>(cores.size()) / all - 1);
+    const int wanted = lora.workers * all;
+    if (shares.host_lora) check_cores(lora, wanted, static_cast<int>(cores.size()));
+    lora.shares_cores = wanted > static_cast<int>(cores.size());
+    if (!shares.pin || lora.shares_cores) return;
+    const auto first = cores.begin() + lora.workers * plan->ranks * replica;
+    lora.cores.assign(first, first + lora.workers * plan->ranks);
   }
 
   DeviceFacts facts(int device) const override {
@@ -131,9 +135,6 @@ class CudaAccelerator final : public Accelerator {
     }
     return std::make_unique<CudaDevice>(model, weights, plan, seat);
   }
-
- private:
-  CudaSettings settings_;
 };
 
 [[maybe_unused]] const bool registered = Registry<BackendKind>::instance().add(

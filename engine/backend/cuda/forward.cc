@@ -59,6 +59,7 @@ void CudaDevice::forward(const DeviceJob& job, std::span<const DeviceAdapter* co
   kv_.settled();
   result->parts = timer_.read();
   result->host_layers = host_layers_;
+  if (host_lora_ != nullptr) result->host_work = host_lora_->take_work();
   if (measure_ && bucketed && plan_.graphs) measure_again(shape, job.sampling, &result->parts);
   const auto* const tokens = reinterpret_cast<const std::int32_t*>(host_tokens_.get());
   result->sampled.assign(tokens, tokens + sampled);

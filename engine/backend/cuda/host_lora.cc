@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/backend/cuda/stream_wait.h"
+#include "engine/backend/device/thread_team.h"
 #include "engine/core/check.h"
 
 namespace servelab::cuda {
@@ -16,7 +17,7 @@ namespace {
 
 using kernels::DType;
 
-constexpr std::int64_t kNoJob = -1;
+constexpr int kNoJob = -1;
 constexpr int kLooksPerQuery = 4096;  // at a reply, before the stream is asked whether it failed
 constexpr std::size_t kLine = 64;     // one for each word that two sides look at
 
@@ -24,21 +25,18 @@ std::size_t elements(int rows, int columns) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
 }
 
-// A share of the cores for each rank, less the one that the rank's own thread launches from.
-int threads_of(const DevicePlan& plan) {
-  if (plan.host_threads > 0) return plan.host_threads;
-  return std::max(1, static_cast<int>(usable_cores().size()) / plan.ranks - 1);
-}
-
-// This rank's cores, behind those of the ranks before it.
-std::vector<int> cores_of(const DevicePlan& plan, int rank) {
-  std::vector<int> cores;
-  const auto threads = static_cast<std::size_t>(threads_of(plan));
-  for (std::size_t i = 0; i < threads && !plan.host_cores.empty(); ++i) {
-    const std::size_t at = static_cast<std::size_t>(rank) * threads + i;
-    cores.push_back(plan.host_cores[at % plan.host_cores.size()]);
+// This rank's workers and their cores, behind those of the ranks before it.
+HostLoraPlan plan_of(const DevicePlan& plan, int rank) {
+  HostLoraPlan own = plan.lora;
+  if (own.workers == 0) {
+    own.workers = std::max(1, static_cast<int>(usable_cores().size()) / plan.ranks - 1);
   }
-  return cores;
+  own.cores.clear();
+  for (int i = 0; i < own.workers && !plan.lora.cores.empty(); ++i) {
+    const auto at = static_cast<std::size_t>(rank * own.workers + i);
+    own.cores.push_back(plan.lora.cores[at % plan.lora.cores.size()]);
+  }
+  return own;
 }
 
 // The widest input or output of the matrices that adapters change.
@@ -50,14 +48,6 @@ int widest(const Shapes& shapes, const DevicePlan& plan, int FusedShape::*side) 
   return most;
 }
 
-// Of the calling thread, for one use at a time.
-template <int use>
-float* scratch(std::size_t count) {
-  thread_local std::vector<float> memory;
-  if (memory.size() < count) memory.resize(count);
-  return memory.data();
-}
-
 }  // namespace
 
 HostLora::HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, int most_rows,
@@ -66,19 +56,54 @@ HostLora::HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, i
       type_(plan.type),
       panels_type_(plan.type == DType::kBf16 ? DType::kBf16 : DType::kF32),
       targets_(plan.targets),
-      ops_(kernels::ops(kernels::best_isa())),
       arrived_(arrived) {
   require_stream_wait();
   const std::size_t element = kernels::bytes_of(type_);
-  x_bytes_ = elements(most_rows, widest(shapes_, plan, &FusedShape::k)) * element;
-  x_ = pinned->take(x_bytes_);
-  delta_ = pinned->take(elements(most_rows, widest(shapes_, plan, &FusedShape::n)) * element);
-  words_ = pinned->take(2 * kLine);
-  std::memset(words_.get(), 0, 2 * kLine);
-  signal_ = reinterpret_cast<std::uint32_t*>(words_.get());
-  reply_ = reinterpret_cast<std::uint32_t*>(words_.get() + kLine);
-  numbers_.resize(static_cast<std::size_t>(model.layers) * kFusedMatrices, kNoJob);
-  workers_ = std::make_unique<HostWorkers>(threads_of(plan), cores_of(plan, rank), signal_, reply_);
+  host_lora::TeamSettings settings;
+  settings.plan = plan_of(plan, rank);
+  settings.wakes = false;
+  settings.isa = kernels::best_isa();
+  settings.most_jobs = model.layers * static_cast<int>(kFusedMatrices);
+  settings.most_rows = most_rows;
+  settings.x_row_bytes = elements(1, widest(shapes_, plan, &FusedShape::k)) * element;
+  settings.out_row_bytes = elements(1, widest(shapes_, plan, &FusedShape::n)) * element;
+  settings.memory = [pinned](std::size_t bytes) { return pinned->take(bytes); };
+  x_bytes_ = static_cast<std::size_t>(most_rows) * settings.x_row_bytes;
+  int own_core = -1;
+  if (settings.plan.by != HostLoraBy::kProcesses) {  // one of the threads is the leader
+    settings.plan.by = HostLoraBy::kThreads;
+    settings.caller_helps = true;
+    --settings.plan.workers;
+    std::vector<int>& cores = settings.plan.cores;
+    if (!cores.empty()) own_core = cores.front();
+    if (cores.size() > 1) cores.erase(cores.begin());
+  }
+  words_ = pinned->take(kLine);
+  std::memset(words_.get(), 0, kLine);
+  reply_ = reinterpret_cast<std::uint32_t*>(words_.get());
+  job_of_.resize(static_cast<std::size_t>(model.layers) * kFusedMatrices, kNoJob);
+  team_ = std::make_unique<host_lora::Team>(settings);
+  if (settings.plan.by == HostLoraBy::kProcesses) {
+    const std::span<std::byte> memory = team_->exchange();
+    check(cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable),
+          "making memory that processes share the device's too");
+    registered_ = true;
+  }
+  leader_ = std::thread([this, own_core] {
+    pin_to_core(own_core);
+    lead();
+  });
+}
+
+HostLora::~HostLora() {
+  abandon();
+  {
+    const std::lock_guard lock(mutex_of_step_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  leader_.join();
+  if (registered_) static_cast<void>(cudaHostUnregister(team_->exchange().data()));
 }
 
 std::shared_ptr<const PackedAdapter> HostLora::pack(const LoraWeights& weights) const {
@@ -89,7 +114,7 @@ std::shared_ptr<const PackedAdapter> HostLora::pack(const LoraWeights& weights) 
                     kLinearLayerNames[static_cast<std::size_t>(target)] +
                     "', which lora.targets does not name");
   }
-  return std::make_shared<const PackedAdapter>(weights, panels_type_, storage_);
+  return std::make_shared<const PackedAdapter>(weights, panels_type_, 0, team_->adapters());
 }
 
 void HostLora::hold(std::shared_ptr<const LoraWeights> weights) {
@@ -116,25 +141,29 @@ HostLora::Step::Step(HostLora* host, const HostRows& rows, HostCopy copy, cudaSt
 
 HostLora::Step::~Step() {
   if (done_) return;
-  host_->workers_->abandon();
+  host_->abandon();
   static_cast<void>(cudaStreamSynchronize(stream_));  // its errors are those that led here
 }
 
 void HostLora::Step::finish() {
   done_ = true;
-  if (!host_->jobs_.empty()) host_->workers_->finish();
+  if (!host_->jobs_.empty()) host_->finish();
 }
 
-std::int64_t& HostLora::number_of(int layer, Fused which) {
-  return numbers_[static_cast<std::size_t>(layer) * kFusedMatrices +
-                  static_cast<std::size_t>(which)];
+int& HostLora::job_of(int layer, Fused which) {
+  return job_of_[static_cast<std::size_t>(layer) * kFusedMatrices +
+                 static_cast<std::size_t>(which)];
+}
+
+std::uint32_t HostLora::number_of(int job) const {
+  return first_ + static_cast<std::uint32_t>(job);
 }
 
 bool HostLora::touched(int layer, Fused which) const {
   const auto targets = members(which);
   return std::any_of(rows_->groups.begin(), rows_->groups.end(), [&](const HostRows::Group& group) {
     return std::any_of(targets.begin(), targets.end(), [&](LinearLayer target) {
-      return group.adapter->find(layer, target) != nullptr;
+      return group.adapter->packed().find(layer, target) != nullptr;
     });
   });
 }
@@ -143,53 +172,47 @@ void HostLora::begin(const HostRows& rows, HostCopy copy, cudaStream_t stream) {
   rows_ = &rows;
   stream_ = stream;
   copy_ = copy;
-  rows_of_x_ = x_.get();
-  if (copy == HostCopy::kPageable) {
-    if (pageable_ == nullptr) pageable_ = std::make_unique<std::byte[]>(x_bytes_);
-    rows_of_x_ = pageable_.get();
-  }
-  pieces_.clear();
-  for (const HostRows::Group& group : rows.groups) {
-    const int cores = (group.count + kRowsPerCore - 1) / kRowsPerCore;
-    for (int i = 0; i < cores; ++i) {
-      const int begin = group.count * i / cores;
-      const int end = group.count * (i + 1) / cores;
-      pieces_.push_back({group.adapter, group.begin + begin, end - begin});
-    }
+  if (copy == HostCopy::kPageable && pageable_ == nullptr) {
+    pageable_ = std::make_unique<std::byte[]>(x_bytes_);
   }
   jobs_.clear();
   for (int layer = 0; layer < shapes_.layers; ++layer) {
     for (const Fused which : kAllFused) {
-      number_of(layer, which) = kNoJob;
-      if (touched(layer, which)) jobs_.push_back({layer, which});
+      job_of(layer, which) = kNoJob;
+      if (!touched(layer, which)) continue;
+      job_of(layer, which) = static_cast<int>(jobs_.size());
+      const auto [n, k] = shapes_.fused(which);
+      host_lora::Job job{layer, k, n, 0, {}};
+      for (const LinearLayer target : members(which)) {
+        const FusedPlace at = place_of(shapes_, target);
+        job.target[static_cast<std::size_t>(job.targets++)] = {static_cast<std::int32_t>(target),
+                                                               at.begin, at.rows};
+      }
+      jobs_.push_back(job);
     }
   }
   if (jobs_.empty()) return;
-  std::uint32_t number = workers_->begin(
-      static_cast<int>(jobs_.size()), static_cast<int>(pieces_.size()), [this](int job, int piece) {
-        const Piece& part = pieces_[static_cast<std::size_t>(piece)];
-        try {
-          compute(jobs_[static_cast<std::size_t>(job)], part);
-        } catch (const std::bad_alloc&) {
-          throw SpecError("out of memory: LoRA on the host has none for " +
-                          std::to_string(part.count) + " rows");
-        }
-      });
-  for (const Job& job : jobs_) number_of(job.layer, job.which) = number++;
+  std::vector<host_lora::Group> groups;
+  for (const HostRows::Group& group : rows.groups) {
+    groups.push_back({&group.adapter->packed(), group.begin, group.count});
+  }
+  start(team_->begin({type_, type_, 0, 0, true}, groups, jobs_), static_cast<int>(jobs_.size()));
 }
 
 void HostLora::send(int layer, Fused which, const void* x) {
-  if (number_of(layer, which) == kNoJob) return;
-  const auto number = static_cast<std::uint32_t>(number_of(layer, which));
+  if (job_of(layer, which) == kNoJob) return;
+  const std::uint32_t number = number_of(job_of(layer, which));
   const int k = shapes_.fused(which).k;
   const kernels::cuda::RowStretches& rows = rows_->rows;
   if (copy_ == HostCopy::kFused) {
-    check(kernels::cuda::send_rows(x, k, rows, k, x_.get(), signal_, number, arrived_, stream_),
+    check(kernels::cuda::send_rows(x, k, rows, k, team_->x(), team_->signal_word(), number,
+                                   arrived_, stream_),
           "sending rows to the host");
     return;
   }
   const std::size_t row_bytes = elements(1, k) * kernels::bytes_of(type_);
-  std::byte* to = rows_of_x_;
+  std::byte* const begin = copy_ == HostCopy::kPageable ? pageable_.get() : team_->x();
+  std::byte* to = begin;
   for (int i = 0; i < 2; ++i) {
     const std::size_t bytes = static_cast<std::size_t>(rows.count[i]) * row_bytes;
     if (bytes == 0) continue;
@@ -200,23 +223,24 @@ void HostLora::send(int layer, Fused which, const void* x) {
     to += bytes;
   }
   check(cudaStreamSynchronize(stream_), "waiting for rows to come to the host");
-  std::atomic_ref(*signal_).store(number, std::memory_order_release);
+  if (begin != team_->x()) std::copy(begin, to, team_->x());
+  std::atomic_ref(*team_->signal_word()).store(number, std::memory_order_release);
 }
 
 void HostLora::add(int layer, Fused which, DType y_type, void* y) {
-  if (number_of(layer, which) == kNoJob) return;
-  hold_until(stream_, reply_, static_cast<std::uint32_t>(number_of(layer, which)));
+  if (job_of(layer, which) == kNoJob) return;
+  hold_until(stream_, reply_, number_of(job_of(layer, which)));
   const int n = shapes_.fused(which).n;
-  check(kernels::cuda::add_rows(type_, delta_.get(), rows_->rows, n, y_type, y, n, stream_),
+  check(kernels::cuda::add_rows(type_, team_->out(), rows_->rows, n, y_type, y, n, stream_),
         "adding the host's rows");
 }
 
 void HostLora::settle(int layer) {
-  const auto after = std::find_if(jobs_.begin(), jobs_.end(),
-                                  [layer](const Job& job) { return job.layer >= layer; });
+  const auto after = std::find_if(jobs_.begin(), jobs_.end(), [layer](const host_lora::Job& job) {
+    return job.layer >= layer;
+  });
   if (after == jobs_.begin()) return;
-  const Job& last = *(after - 1);
-  const auto number = static_cast<std::uint32_t>(number_of(last.layer, last.which));
+  const std::uint32_t number = number_of(static_cast<int>(after - jobs_.begin()) - 1);
   const std::atomic_ref reply(*reply_);
   for (int looks = 1; static_cast<std::int32_t>(reply.load(std::memory_order_acquire) - number) < 0;
        ++looks) {
@@ -228,56 +252,76 @@ void HostLora::settle(int layer) {
 }
 
 void HostLora::leave() {
-  workers_->abandon();
+  abandon();
   jobs_.clear();
-  std::fill(numbers_.begin(), numbers_.end(), kNoJob);
-  workers_->finish();
+  std::fill(job_of_.begin(), job_of_.end(), kNoJob);
+  finish();
 }
 
-// --- on the host's threads ---
+// --- the leader ---
 
-// The piece's rows of x, as the CPU's kernels take them.
-const void* HostLora::input(const Piece& piece, int k) const {
-  const std::byte* const x = rows_of_x_ + elements(piece.begin, k) * kernels::bytes_of(type_);
-  if (type_ == panels_type_) return x;
-  const std::size_t count = elements(piece.count, k);
-  float* const wide = scratch<0>(count);
-  ops_.widen(type_, x, wide, static_cast<std::int64_t>(count));
-  return wide;
-}
-
-void HostLora::compute(const Job& job, const Piece& piece) const {
-  const auto [n, k] = shapes_.fused(job.which);
-  const void* const x = input(piece, k);
-  const std::size_t element = kernels::bytes_of(type_);
-  std::byte* const rows = delta_.get() + elements(piece.begin, n) * element;
-  for (const LinearLayer target : members(job.which)) {
-    const FusedPlace at = place_of(shapes_, target);
-    std::byte* const out = rows + static_cast<std::size_t>(at.begin) * element;
-    if (const kernels::LoraPair* const pair = piece.adapter->find(job.layer, target)) {
-      compute_target(*pair, x, piece.count, out, n);
-      continue;
-    }
-    for (int row = 0; row < piece.count; ++row) {
-      std::memset(out + elements(row, n) * element, 0, elements(1, at.rows) * element);
-    }
+void HostLora::start(std::uint32_t first, int jobs) {
+  {
+    const std::lock_guard lock(mutex_of_step_);
+    SL_CHECK(!busy_, "the host's LoRA follows one step at a time");
+    first_ = first;
+    count_ = jobs;
+    failure_ = nullptr;
+    busy_ = true;
   }
+  changed_.notify_all();
 }
 
-// out[rows, pair.b.n] = scale * x A^T B^T in f32, rounded once; row stride ldo.
-void HostLora::compute_target(const kernels::LoraPair& pair, const void* x, int rows,
-                              std::byte* out, int ldo) const {
-  const int columns = pair.b.n;
-  const int ldt = kernels::shrink_stride(pair.rank);
-  const kernels::LoraRows all{0, rows, &pair};
-  float* const t = scratch<1>(elements(rows, ldt));
-  float* const y = scratch<2>(elements(rows, columns));
-  std::fill_n(y, elements(rows, columns), 0.0f);
-  ops_.lora_shrink(kernels::LoraKind::kSgmv, all, pair.rank, x, pair.a.k, t, ldt);
-  ops_.lora_expand(kernels::LoraKind::kSgmv, all, pair.rank, t, ldt, y, columns, 0, columns);
-  for (int row = 0; row < rows; ++row) {
-    ops_.narrow(y + elements(row, columns), type_,
-                out + elements(row, ldo) * kernels::bytes_of(type_), columns);
+void HostLora::wait_until_idle() {
+  std::unique_lock lock(mutex_of_step_);
+  changed_.wait(lock, [this] { return !busy_; });
+}
+
+// After the signals of all jobs: throws what failed on the host.
+void HostLora::finish() {
+  wait_until_idle();
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+// Ends a step whose signals may never come: nobody works on it any more, and streams that wait for
+// any of its replies go on.
+void HostLora::abandon() {
+  team_->abandon();
+  wait_until_idle();
+  std::atomic_ref(*reply_).store(number_of(count_ - 1), std::memory_order_release);
+}
+
+void HostLora::lead() {
+  std::unique_lock lock(mutex_of_step_);
+  for (;;) {
+    changed_.wait(lock, [this] { return busy_ || stop_; });
+    if (!busy_) return;
+    lock.unlock();
+    std::exception_ptr failure;
+    // A job that fails is replied to as well, so that no stream is left waiting.
+    const auto keep = [&failure](auto&& work) {
+      try {
+        return work();
+      } catch (const std::bad_alloc&) {
+        failure = std::make_exception_ptr(
+            SpecError("out of memory: LoRA on the host has none for its rows"));
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      return true;
+    };
+    for (int job = 0; job < count_; ++job) {
+      if (!keep([&] { return team_->wait(job); })) break;
+      std::atomic_ref(*reply_).store(number_of(job), std::memory_order_release);
+    }
+    keep([&] {
+      team_->finish();
+      return true;
+    });
+    lock.lock();
+    failure_ = failure;
+    busy_ = false;
+    changed_.notify_all();
   }
 }
 

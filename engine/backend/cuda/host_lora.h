@@ -4,26 +4,33 @@
 #ifndef SERVELAB_BACKEND_CUDA_HOST_LORA_H_
 #define SERVELAB_BACKEND_CUDA_HOST_LORA_H_
 
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
-#include "engine/backend/cuda/host_adapter.h"
-#include "engine/backend/cuda/host_workers.h"
 #include "engine/backend/cuda/runtime.h"
 #include "engine/backend/cuda/shapes.h"
 #include "engine/backend/device/accelerator.h"
+#include "engine/backend/device/local_device.h"
+#include "engine/backend/host_lora/team.h"
 #include "kernels/cuda/host_rows.h"
-#include "kernels/ops.h"
 
 namespace servelab::cuda {
 
-// Rows that one core computes at most, c in CaraServe 4.2: a request's L rows are shared by
-// ceil(L / c) cores. 8 is what the paper's artifact sets for its A10s (its profile of one core,
-// token_per_lora).
-inline constexpr int kRowsPerCore = 8;
+// An adapter that stays in host memory.
+class HostAdapter final : public DeviceAdapter {
+ public:
+  explicit HostAdapter(std::shared_ptr<const PackedAdapter> packed) : packed_(std::move(packed)) {}
+  const PackedAdapter& packed() const { return *packed_; }
+
+ private:
+  const std::shared_ptr<const PackedAdapter> packed_;
+};
 
 // A step's rows with host adapters, packed (RowStretches), each adapter's together.
 struct HostRows {
@@ -42,6 +49,9 @@ class HostLora {
   // SpecError when memory is short or the driver cannot do it.
   HostLora(const ModelConfig& model, const DevicePlan& plan, int rank, int most_rows,
            std::int32_t* arrived, PinnedPool* pinned);
+  ~HostLora();
+  HostLora(const HostLora&) = delete;
+  HostLora& operator=(const HostLora&) = delete;
 
   // Packs an adapter now, so that adapter() finds it packed. Any thread. Both throw SpecError for
   // one that changes other layers than the plan's targets.
@@ -79,56 +89,56 @@ class HostLora {
   // After settle(): the step needs the host no more. Throws what failed on the host.
   void leave();
 
- private:
-  struct Job {
-    int layer = 0;
-    Fused which = Fused::kQkv;
-  };
-  struct Piece {  // packed rows of one adapter
-    const HostAdapter* adapter = nullptr;
-    int begin = 0;
-    int count = 0;
-  };
+  // Since it was last asked, after a step.
+  HostWork take_work() { return team_->take_work(); }
 
+ private:
   std::shared_ptr<const PackedAdapter> pack(const LoraWeights& weights) const;
   void begin(const HostRows& rows, HostCopy copy, cudaStream_t stream);
   bool touched(int layer, Fused which) const;
-  std::int64_t& number_of(int layer, Fused which);
-  void compute(const Job& job, const Piece& piece) const;
-  const void* input(const Piece& piece, int k) const;
-  void compute_target(const kernels::LoraPair& pair, const void* x, int rows, std::byte* out,
-                      int ldo) const;
+  int& job_of(int layer, Fused which);
+  std::uint32_t number_of(int job) const;
+  void lead();
+  void start(std::uint32_t first, int jobs);
+  void wait_until_idle();
+  void finish();
+  void abandon();
 
   const Shapes shapes_;
   const kernels::DType type_;               // of activations
   const kernels::DType panels_type_;        // of A, B and of x as the CPU multiplies it
   const std::vector<LinearLayer> targets_;  // that the memory below is wide enough for
-  const kernels::Ops& ops_;
-  const std::shared_ptr<AdapterStorage> storage_ = std::make_shared<AdapterStorage>();
   struct Held {
     std::shared_ptr<const LoraWeights> weights;  // so that its address stays its own
     std::shared_ptr<const PackedAdapter> packed;
   };
   std::mutex mutex_;
   std::unordered_map<const LoraWeights*, Held> held_;  // guarded
+  std::unique_ptr<std::byte[]> pageable_;              // rows of x, for HostCopy::kPageable
   std::size_t x_bytes_ = 0;
-  HostMemory x_;                           // [packed rows][k]
-  std::unique_ptr<std::byte[]> pageable_;  // the same, for HostCopy::kPageable
-  HostMemory delta_;                       // [packed rows][n]
   HostMemory words_;
-  std::uint32_t* signal_ = nullptr;
-  std::uint32_t* reply_ = nullptr;
+  std::uint32_t* reply_ = nullptr;  // the latest job that is done: the stream waits for it
   std::int32_t* const arrived_;
-  std::unique_ptr<HostWorkers> workers_;  // last: it ends before what it uses
+  std::unique_ptr<host_lora::Team> team_;
+  bool registered_ = false;  // the team's memory, by the runtime
+
+  // Follows the step's jobs, and replies to each behind the team's last part of it. While `busy_`
+  // it alone waits for the team.
+  std::mutex mutex_of_step_;
+  std::condition_variable changed_;
+  bool busy_ = false;  // guarded, as are the next
+  bool stop_ = false;
+  std::uint32_t first_ = 0;
+  int count_ = 0;
+  std::exception_ptr failure_;
+  std::thread leader_;
 
   // Of the step.
   const HostRows* rows_ = nullptr;
   cudaStream_t stream_ = nullptr;
   HostCopy copy_ = HostCopy::kFused;
-  std::byte* rows_of_x_ = nullptr;  // where they come to
-  std::vector<Piece> pieces_;
-  std::vector<Job> jobs_;
-  std::vector<std::int64_t> numbers_;  // of the jobs, by layer and matrix; kNoJob
+  std::vector<host_lora::Job> jobs_;
+  std::vector<int> job_of_;  // by layer and matrix; kNoJob
 };
 
 }  // namespace servelab::cuda

@@ -12,6 +12,13 @@ const char* Accelerator::no_load_path(LoadPath path) const {
                           : "this engine's adapters come whole (engine.load_path: pinned)";
 }
 
+void check_cores(const HostLoraPlan& lora, int wanted, int cores) {
+  if (wanted <= cores || lora.shares_cores) return;
+  throw SpecError("runtime.host_lora_workers: the run's threads and LoRA workers are " +
+                  std::to_string(wanted) + ", and there are " + std::to_string(cores) +
+                  " processors; use fewer, or say runtime.host_lora_shares_cores: true");
+}
+
 std::unique_ptr<Accelerator> find_accelerator(const std::string& name) {
   std::unique_ptr<BackendKind> kind = Registry<BackendKind>::instance().make(name);
   if (!kind->is_real()) throw SpecError("backend '" + name + "' computes nothing; it is no engine");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/backend/device/device.h"
+#include "engine/backend/device/host_lora_plan.h"
 #include "engine/core/check.h"
 #include "engine/model/shard.h"
 #include "engine/model/weights.h"
@@ -41,10 +42,12 @@ struct DevicePlan {
   // Whether plans may ask for LoRA on the host: adapters held there are then also packed for its
   // kernels.
   bool host_lora = false;
-  // What the host computes, all of it or LoRA: threads of each device (0: a share of the cores),
-  // and their cores: thread i of all devices is pinned to core [i % size]; empty: not pinned.
+  // What the host computes but for LoRA of its own, on an engine that is the host: threads (0: a
+  // share of the cores), and their cores: thread i is pinned to core [i % size]; empty: not pinned.
   int host_threads = 0;
   std::vector<int> host_cores;
+  // Who computes LoRA on the host, of each device; cores are of all devices, one after the other.
+  HostLoraPlan lora;
   // By rank, of its device. None: each step has the whole device.
   std::vector<std::shared_ptr<DevicePartition>> partitions;
 };
@@ -69,6 +72,9 @@ struct HostShares {
   int replicas = 1;  // of the run, on this machine
   int threads = 0;   // 0: as the engine is set, else the cores, shared out
   bool pin = true;
+  bool host_lora = false;      // plans ask for it
+  bool lora_by_engine = true;  // `lora.by` is the engine's to say
+  HostLoraPlan lora = {};      // as asked; workers 0: the engine says how many
 };
 
 class Accelerator : public BackendKind {
@@ -90,7 +96,8 @@ class Accelerator : public BackendKind {
   // Begins the name of a profile that is measured here with so many threads.
   virtual std::string profile_stem(int threads) const = 0;
   virtual ElementTypes element_types() const = 0;
-  // Fills in a replica's threads and cores on the host.
+  // Fills in a replica's threads, workers and cores on the host. Throws SpecError where there are
+  // fewer cores than are asked for, or the engine does not work so.
   virtual void share_host(int replica, const HostShares& shares, DevicePlan* plan) const = 0;
 
   // For all models on a device whose steps get shares of its SMs (StepPlan::device_share). Throws
@@ -110,6 +117,9 @@ class Accelerator : public BackendKind {
                                             const DevicePlan& plan, const Shard& shard,
                                             const std::string& group) const = 0;
 };
+
+// For share_host(): throws SpecError for more threads and workers than cores that are not meant so.
+void check_cores(const HostLoraPlan& lora, int wanted, int cores);
 
 // SpecError where there is none of this name.
 std::unique_ptr<Accelerator> find_accelerator(const std::string& name);

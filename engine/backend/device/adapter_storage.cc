@@ -1,6 +1,7 @@
 #include "engine/backend/device/adapter_storage.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/units.h"
 
@@ -14,14 +15,21 @@ std::size_t lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLin
 
 }  // namespace
 
+AdapterStorage::AdapterStorage(std::shared_ptr<SharedMemory> shared) : shared_(std::move(shared)) {}
+
 void AdapterStorage::reserve(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   if (bytes > 0) add_chunk(bytes);
 }
 
 void AdapterStorage::add_chunk(std::size_t bytes) {
-  chunks_.emplace_back(bytes, "adapters");
-  used_ = 0;
+  if (shared_ == nullptr) {
+    next_ = chunks_.emplace_back(bytes, "adapters").data();
+  } else {
+    next_ = shared_->data() + shared_->size();
+    shared_->grow(shared_->size() + bytes);
+  }
+  left_ = bytes;
 }
 
 std::byte* AdapterStorage::take(std::size_t bytes) {
@@ -33,12 +41,9 @@ std::byte* AdapterStorage::take(std::size_t bytes) {
     free.pop_back();
     return data;
   }
-  if (chunks_.empty() || chunks_.back().size() - used_ < size) {
-    add_chunk(std::max(kChunkBytes, size));
-  }
-  std::byte* const data = chunks_.back().data() + used_;
-  used_ += size;
-  return data;
+  if (left_ < size) add_chunk(std::max(kChunkBytes, size));
+  left_ -= size;
+  return std::exchange(next_, next_ + size);
 }
 
 void AdapterStorage::give(std::byte* data, std::size_t bytes) {

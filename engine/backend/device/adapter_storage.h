@@ -6,15 +6,21 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "engine/backend/device/buffer.h"
+#include "engine/backend/device/shared_memory.h"
 
 namespace servelab {
 
 class AdapterStorage {
  public:
+  AdapterStorage() = default;
+  // From memory that other processes see: of them all, only this takes it.
+  explicit AdapterStorage(std::shared_ptr<SharedMemory> shared);
+
   // Has `bytes` ready, so that loading an adapter does not wait for the system's pages.
   void reserve(std::size_t bytes);
 
@@ -25,9 +31,11 @@ class AdapterStorage {
  private:
   void add_chunk(std::size_t bytes);  // mutex_ is held
 
+  const std::shared_ptr<SharedMemory> shared_;
   std::mutex mutex_;
-  std::vector<Buffer> chunks_;
-  std::size_t used_ = 0;                                 // of the last chunk
+  std::vector<Buffer> chunks_;  // where it is not shared
+  std::byte* next_ = nullptr;   // of the latest chunk, what has not been taken yet
+  std::size_t left_ = 0;
   std::map<std::size_t, std::vector<std::byte*>> free_;  // by size
 };
 

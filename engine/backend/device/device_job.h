@@ -61,7 +61,8 @@ struct DeviceResult {
   TimeNs moving = 0;     // of contexts, as far as the forward pass had to wait for it
   TimeNs switching = 0;  // of weights
   StepParts parts;
-  std::int32_t host_layers = 0;       // in which some LoRA was computed on the host
+  std::int32_t host_layers = 0;  // in which some LoRA was computed on the host
+  HostWork host_work;
   std::vector<std::int32_t> sampled;  // ids, by sequence that samples; -1: logits are not numbers
   std::vector<float> logits;          // [sequences that sample][vocab], where they were asked for
 };
@@ -123,9 +124,11 @@ void each_field(Wire& wire, T& job) {
 
 template <class Wire, MaybeConst<DeviceResult> T>
 void each_field(Wire& wire, T& result) {
-  auto& [moving, switching, parts, host_layers, sampled, logits] = result;
+  auto& [moving, switching, parts, host_layers, host_work, sampled, logits] = result;
   auto& [dense, attention, lora, total] = parts;
-  wire.numbers(moving, switching, dense, attention, lora, total, host_layers, sampled, logits);
+  auto& [data, compute, lost, recomputed] = host_work;
+  wire.numbers(moving, switching, dense, attention, lora, total, host_layers, data, compute, lost,
+               recomputed, sampled, logits);
 }
 
 template <class Wire, MaybeConst<Load> T>

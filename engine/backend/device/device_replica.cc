@@ -163,6 +163,7 @@ void DeviceReplica::carry_out(const Submitted& submitted) {
   timing.cost.attention = result_.parts.attention;
   timing.cost.lora = result_.parts.lora;
   timing.host_layers = result_.host_layers;
+  timing.host_work = result_.host_work;
   // The rest: waking the device's thread, tokens in and out, the team's start and end.
   timing.cost.host = clock_ns() - submitted.at - timing.load_wait - timing.swap - timing.switching -
                      timing.cost.dense - timing.cost.attention - timing.cost.lora;

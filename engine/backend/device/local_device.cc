@@ -133,6 +133,7 @@ void LocalDevice::run(const DeviceJob& job, DeviceResult* result) {
   }
   result->parts = {};
   result->host_layers = 0;
+  result->host_work = {};
   result->sampled.clear();
   result->logits.clear();
   forward(job, adapters, use(job.folded), result);

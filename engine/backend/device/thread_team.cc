@@ -23,12 +23,7 @@ void relax() {
 }
 
 void pin_to(const std::vector<int>& cores, int member) {
-  if (cores.empty()) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cores[static_cast<std::size_t>(member) % cores.size()], &set);
-  // A refused pin costs speed, not correctness.
-  (void)::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
+  if (!cores.empty()) pin_to_core(cores[static_cast<std::size_t>(member) % cores.size()]);
 }
 
 }  // namespace
@@ -100,6 +95,15 @@ void ThreadTeam::barrier() {
       std::this_thread::yield();
     }
   }
+}
+
+void pin_to_core(int core) {
+  if (core < 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  // A refused pin costs speed, not correctness.
+  (void)::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
 }
 
 std::vector<int> usable_cores() {

@@ -48,6 +48,8 @@ class ThreadTeam {
 
 // The cores that this process may use, in order.
 std::vector<int> usable_cores();
+// The calling thread keeps to it; -1: any.
+void pin_to_core(int core);
 
 }  // namespace servelab
 

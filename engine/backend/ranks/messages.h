@@ -68,21 +68,26 @@ void each_field(Wire& wire, T& open) {
   // Left out are each rank's own.
   [[maybe_unused]] auto& [limits, type, device, ranks, targets, adapters, widest_rank, padded,
                           adapter_bytes, folded, merges, graphs, host_lora, host_threads,
-                          host_cores, partitions] = plan;
+                          host_cores, lora, partitions] = plan;
+  [[maybe_unused]] auto& [by, transport, workers, rows_per_worker, cores, shares_cores, program,
+                          patience] = lora;
   auto& [kv_blocks, block_tokens, max_batch, max_batch_tokens] = limits;
   wire.numbers(kv_blocks, block_tokens, max_batch, max_batch_tokens);
   wire.choice(type, 3, "an element type");
   wire.numbers(ranks, targets, adapters, widest_rank, padded, adapter_bytes, folded, merges, graphs,
-               host_lora, host_threads);
+               host_lora, host_threads, workers, rows_per_worker, shares_cores);
+  wire.choice(by, static_cast<int>(kHostLoraBy.size()), "who computes LoRA on the host");
+  wire.choice(transport, static_cast<int>(kHostLoraTransports.size()), "a transport");
   for (const LinearLayer target : targets) {
     wire.require(static_cast<int>(target) < kLinearLayers, "an unknown linear layer");
   }
   for (const int count : {block_tokens, max_batch, max_batch_tokens}) {
     wire.require(count >= 1 && count <= kMost, "a limit that no plan has");
   }
-  for (const int count : {adapters, widest_rank, host_threads}) {
+  for (const int count : {adapters, widest_rank, host_threads, workers}) {
     wire.require(count >= 0 && count <= kMost, "a number that no plan has");
   }
+  wire.require(rows_per_worker >= 1, "workers without rows");
   wire.require(kv_blocks >= 1, "no KV blocks");
   wire.numbers(shard.rank, shard.ranks);
   wire.require(ranks >= 1 && ranks <= kMostRanks && shard.ranks == ranks && shard.rank >= 0 &&

@@ -11,6 +11,7 @@
 #include "engine/cli/generate.h"
 #include "engine/core/check.h"
 #include "tests/support/device_testing.h"
+#include "tests/support/lora_workers.h"
 
 namespace servelab {
 namespace {
@@ -38,20 +39,44 @@ struct Setting {
   int threads;
 };
 
+// Every way in which LoRA on the host can be computed; a few rows each, so that a prompt is shared.
+std::vector<HostLoraPlan> host_lora_plans() {
+  std::vector<HostLoraPlan> plans;
+  plans.emplace_back();
+  for (const int workers : {1, 3}) {
+    plans.push_back(test::lora_workers(HostLoraBy::kThreads, workers));
+  }
+  plans.push_back(test::lora_workers(HostLoraBy::kProcesses, 2));
+  plans.push_back(test::lora_workers(HostLoraBy::kProcesses, 2, HostLoraTransport::kSockets));
+  return plans;
+}
+
+std::string words(const HostLoraPlan& plan) {
+  return std::to_string(plan.workers) + " " + kHostLoraBy[static_cast<std::size_t>(plan.by)] +
+         ", " + kHostLoraTransports[static_cast<std::size_t>(plan.transport)];
+}
+
 class CpuDevices : public ::testing::TestWithParam<Setting> {
  protected:
   CpuDevices() : model_(odd_model(true)), weights_(random_weights(model_, 7)) {
+    device_ = std::make_unique<CpuDevice>(model_, *weights_, options());
+    hold(device_.get());
+  }
+  static CpuDeviceOptions options(const HostLoraPlan& host_lora = {}) {
     CpuDeviceOptions options;
     static_cast<DeviceLimits&>(options) = kSmallLimits;
     options.isa = GetParam().isa;
     options.type = GetParam().type;
     options.threads = GetParam().threads;
-    device_ = std::make_unique<CpuDevice>(model_, *weights_, options);
+    options.host_lora = host_lora;
+    return options;
+  }
+  void hold(CpuDevice* device) const {
     for (std::size_t i = 0; i < std::size(kRanks); ++i) {
       const auto seed = static_cast<std::uint64_t>(kRanks[i]);
       const auto weights = random_adapter(model_, "a", kRanks[i], all_targets(), seed);
-      load(device_.get(), nth(i), weights, 64);
-      device_->hold({nth(i)}, weights);
+      load(device, nth(i), weights, 64);
+      device->hold({nth(i)}, weights);
     }
   }
   // Of a batch's logits.
@@ -81,69 +106,75 @@ TEST_P(CpuDevices, AdaptersChangeTheOutput) {
 }
 
 // Prompts and decodes of every rank, in one batch with the same adapters on the device, under every
-// kernel: what the host computes is what the device computes, bit for bit.
+// kernel: what the host computes, by whomever, is what the device computes, bit for bit.
 TEST_P(CpuDevices, AdaptersOnTheHostGiveTheSameBits) {
   std::vector<std::vector<float>> on_device;
   const auto ids = prompt(model_, 9, 3);
   for (std::size_t a = 0; a < std::size(kRanks); ++a) {
     on_device.push_back(prefill(device_.get(), ids, 8, blocks(0, 3), nth(a)));
-    EXPECT_EQ(prefill(device_.get(), ids, 8, blocks(0, 3), nth(a), LoraSite::kHost),
-              on_device.back());
   }
-  for (const LoraKernel kernel : kAllLoraKernels) {
-    // Four sequences on the host, four on the device: all but the last token, then that one.
-    const auto batch = [&](const std::vector<std::int32_t>& tokens, std::size_t context) {
-      std::vector<Sequence> sequences;
+  for (const HostLoraPlan& plan : host_lora_plans()) {
+    CpuDevice device(model_, *weights_, options(plan));
+    hold(&device);
+    for (std::size_t a = 0; a < std::size(kRanks); ++a) {
+      EXPECT_EQ(prefill(&device, ids, 8, blocks(0, 3), nth(a), LoraSite::kHost), on_device[a])
+          << words(plan);
+    }
+    for (const LoraKernel kernel : kAllLoraKernels) {
+      // Four sequences on the host, four on the device: all but the last token, then that one.
+      const auto batch = [&](const std::vector<std::int32_t>& tokens, std::size_t context) {
+        std::vector<Sequence> sequences;
+        for (std::size_t i = 0; i < 8; ++i) {
+          sequences.push_back(sequence(tokens, context, blocks(3 * static_cast<int>(i), 3),
+                                       nth(i % 4), i < 4 ? LoraSite::kHost : LoraSite::kDevice));
+        }
+        return run(&device, sequences, Exec::kUnmerged, kernel);
+      };
+      batch(but_last(ids), 0);
+      const auto logits = batch(ids, ids.size() - 1);
       for (std::size_t i = 0; i < 8; ++i) {
-        sequences.push_back(sequence(tokens, context, blocks(3 * static_cast<int>(i), 3),
-                                     nth(i % 4), i < 4 ? LoraSite::kHost : LoraSite::kDevice));
+        EXPECT_EQ(row(logits, i), on_device[i % 4])
+            << name(kernel) << " row " << i << ", " << words(plan);
       }
-      return run(device_.get(), sequences, Exec::kUnmerged, kernel);
-    };
-    batch(but_last(ids), 0);
-    const auto logits = batch(ids, ids.size() - 1);
-    for (std::size_t i = 0; i < 8; ++i) {
-      EXPECT_EQ(row(logits, i), on_device[i % 4]) << name(kernel) << " row " << i;
     }
   }
 }
 
 // Whichever layer the device takes a prompt's or a decode's LoRA over at, the bits are the same.
 TEST_P(CpuDevices, TheDeviceMayTakeOverAtAnyLayer) {
-  CpuDeviceOptions options;
-  static_cast<DeviceLimits&>(options) = kSmallLimits;
-  options.isa = GetParam().isa;
-  options.type = GetParam().type;
-  options.threads = GetParam().threads;
-  ComesBefore<CpuDevice> device(model_, *weights_, options);
   const auto weights = random_adapter(model_, "a", 16, all_targets(), 16);
-  device.hold({nth(0)}, weights);
   const auto ids = prompt(model_, 9, 3);
   const auto expected = prefill(device_.get(), ids, 8, blocks(0, 3), nth(2));
-  for (const TakeOver mode : {TakeOver::kNever, TakeOver::kLoaded, TakeOver::kLayers}) {
-    for (int layer = 0; layer <= model_.layers; ++layer) {
-      bool brought = false;
-      const int begun = mode == TakeOver::kNever ? model_.layers : layer;
-      for (const std::size_t chunk : {std::size_t{8}, std::size_t{1}}) {  // a prompt, then a decode
-        device.before(layer, [&](AdapterId adapter) {
-          load(&device, adapter, weights, 64);
-          brought = true;
-        });
-        DeviceJob job;
-        job.mode.kernel = LoraKernel::kBgmv;
-        job.mode.take_over = mode;
-        const std::size_t at = chunk == 8 ? 0 : 8;
-        const auto end = ids.begin() + static_cast<std::ptrdiff_t>(at + chunk);
-        job.sequences = {sequence({ids.begin(), end}, at, blocks(0, 3), nth(0), LoraSite::kHost)};
-        job.sequences.front().samples = true;
-        const DeviceResult result = run_job(&device, job);
-        EXPECT_EQ(result.host_layers, begun);
-        if (chunk == 1) {
-          EXPECT_EQ(result.logits, expected) << name(mode) << ", layer " << layer;
+  for (const HostLoraPlan& plan : host_lora_plans()) {
+    ComesBefore<CpuDevice> device(model_, *weights_, options(plan));
+    device.hold({nth(0)}, weights);
+    for (const TakeOver mode : {TakeOver::kNever, TakeOver::kLoaded, TakeOver::kLayers}) {
+      for (int layer = 0; layer <= model_.layers; ++layer) {
+        bool brought = false;
+        const int begun = mode == TakeOver::kNever ? model_.layers : layer;
+        for (const std::size_t chunk :
+             {std::size_t{8}, std::size_t{1}}) {  // a prompt, then a decode
+          device.before(layer, [&](AdapterId adapter) {
+            load(&device, adapter, weights, 64);
+            brought = true;
+          });
+          DeviceJob job;
+          job.mode.kernel = LoraKernel::kBgmv;
+          job.mode.take_over = mode;
+          const std::size_t at = chunk == 8 ? 0 : 8;
+          const auto end = ids.begin() + static_cast<std::ptrdiff_t>(at + chunk);
+          job.sequences = {sequence({ids.begin(), end}, at, blocks(0, 3), nth(0), LoraSite::kHost)};
+          job.sequences.front().samples = true;
+          const DeviceResult result = run_job(&device, job);
+          EXPECT_EQ(result.host_layers, begun);
+          if (chunk == 1) {
+            EXPECT_EQ(result.logits, expected)
+                << name(mode) << ", layer " << layer << ", " << words(plan);
+          }
+          EXPECT_EQ(brought, mode != TakeOver::kNever && layer < model_.layers);
+          if (brought) device.evict(nth(0));
+          brought = false;
         }
-        EXPECT_EQ(brought, mode != TakeOver::kNever && layer < model_.layers);
-        if (brought) device.evict(nth(0));
-        brought = false;
       }
     }
   }

@@ -51,7 +51,7 @@ DeviceJob some_job() {
   return job;
 }
 
-StepReply some_reply() { return {{1, 2, {3, 4, 5, 12}, 9, {6, -1}, {0.5f}}, {6, 7}}; }
+StepReply some_reply() { return {{1, 2, {3, 4, 5, 12}, 9, {7, 8, 1, 2}, {6, -1}, {0.5f}}, {6, 7}}; }
 
 LoadRequest some_load() { return {{AdapterId{3}, 64, true}, true, 0xabc, "french"}; }
 

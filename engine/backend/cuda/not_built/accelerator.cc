@@ -3,15 +3,12 @@
 
 #include <string>
 
-#include "engine/backend/cuda/settings.h"
-
 namespace servelab::cuda {
 namespace {
 
 class NotBuilt final : public Accelerator {
  public:
   std::string summary() const override { return "an NVIDIA GPU; not in this build"; }
-  void fields(ParamFields& f) override { settings_.fields(f); }
   int devices() const override { refuse(); }
   void check_devices(int /*replicas*/, int /*ranks*/) const override { refuse(); }
   DeviceFacts facts(int /*device*/) const override { refuse(); }
@@ -35,8 +32,6 @@ class NotBuilt final : public Accelerator {
   }
 
  private:
-  CudaSettings settings_;
-
   [[noreturn]] static void refuse() {
     throw SpecError(
         "backend 'cuda': this servelab was built without CUDA; run make build where the CUDA "

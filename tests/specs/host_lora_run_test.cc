@@ -1,0 +1,197 @@
+// LoRA workers in whole runs of the program: every way to have them, workers and runs that are
+// killed, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "engine/core/rng.h"
+#include "engine/record/hdf5_reader.h"
+#include "tests/support/program.h"
+
+namespace servelab {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Program;
+using test::ProgramResult;
+using test::run_program;
+using ::testing::HasSubstr;
+
+constexpr const char* kHead =
+    "title: test\nmodel: tiny-15m\nhardware: cpu-uncalibrated\nbackend: cpu\n"
+    "engine: {max_batch: 8, adapter_slots: 4, memory_fraction: 0.2}\n"
+    "techniques: [{technique: caraserve, with: {idle: drop}}]\n"
+    "record: {steps: true}\n"
+    "workload:\n"
+    "  adapters: {count: 40, ranks: [4, 16]}\n"
+    "  arrivals: {process: poisson, rate: 40}\n"
+    "  popularity: {kind: round-robin}\n"
+    "  lengths: {source: uniform, prompt_range: [20, 60], output_range: [1, 8]}\n";
+
+// LoRA workers of a process.
+std::set<int> workers_of(pid_t process) {
+  std::set<int> found;
+  std::error_code gone;
+  for (const auto& thread :
+       fs::directory_iterator("/proc/" + std::to_string(process) + "/task", gone)) {
+    std::ifstream list(thread.path() / "children");
+    for (int child = 0; list >> child;) found.insert(child);
+  }
+  return found;
+}
+
+// One that nobody has asked how it ended does not live.
+bool lives(int process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t state = text.rfind(')');
+  return state != std::string::npos && state + 2 < text.size() && text[state + 2] != 'Z';
+}
+
+class HostLoraRun : public ::testing::Test {
+ protected:
+  std::string spec(const std::string& runtime, int requests = 40) const {
+    return folder_.file("workers.yaml",
+                        std::string(kHead) + "  requests: " + std::to_string(requests) +
+                            "\nruntime: {max_arrival_lag_s: 30, threads: 1, " + runtime + "}\n");
+  }
+  std::vector<std::string> run(const std::string& file) const {
+    return {"run", file, "--out", folder_ / "out"};
+  }
+  // What one of the points of a run has in a dataset, summed.
+  std::int64_t sum(const std::string& dataset) const {
+    std::int64_t total = 0;
+    for (const auto& entry : fs::directory_iterator(folder_ / "out/workers/points")) {
+      if (entry.path().extension() != ".h5") continue;
+      const Hdf5Reader file(entry.path());
+      if (!file.has(dataset)) continue;
+      for (const std::int64_t value : file.integers(dataset)) total += value;
+    }
+    return total;
+  }
+  int lost() const {
+    int count = 0;
+    for (const auto& entry : fs::directory_iterator(folder_ / "out/workers/points")) {
+      if (entry.path().extension() != ".h5") continue;
+      const Hdf5Reader file(entry.path());
+      for (const std::int64_t code : file.integers("/events/code")) count += code == 7 ? 1 : 0;
+    }
+    return count;
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(HostLoraRun, EveryWayServesEveryRequest) {
+  const ProgramResult result = run_program(run(folder_.file(
+      "workers.yaml", std::string(kHead) +
+                          "  requests: 40\n"
+                          "runtime: {max_arrival_lag_s: 30, threads: 1, host_lora_workers: 2, "
+                          "host_lora_shares_cores: true}\n"
+                          "sweep:\n"
+                          "  runtime.host_lora: [inline, threads, processes]\n"
+                          "  runtime.host_lora_rows: [8, 64]\n")));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("6 VALID"));
+  EXPECT_GT(sum("/steps/host_layers"), 0);
+  EXPECT_GT(sum("/steps/host_compute"), 0);
+  EXPECT_EQ(lost(), 0);
+}
+
+// Twenty that are killed, and one that stops.
+TEST_F(HostLoraRun, WorkersKilledAtRandomMomentsCostNoRequest) {
+  Program program(
+      run(spec("host_lora: processes, host_lora_workers: 2, "
+               "host_lora_shares_cores: true",
+               240)));
+  RngStream moments(1, "kills");
+  int kills = 0;
+  for (int nobody = 0; nobody < 100 && kills < 21;) {
+    const std::set<int> workers = workers_of(program.pid());
+    nobody = workers.empty() ? nobody + 1 : 0;
+    if (!workers.empty()) {
+      const auto which = static_cast<std::ptrdiff_t>(moments.below(workers.size()));
+      ::kill(*std::next(workers.begin(), which), kills == 10 ? SIGSTOP : SIGKILL);
+      ++kills;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(40 + moments.below(120)));
+  }
+  const ProgramResult result = program.wait();
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(kills, 21) << "the run was over too soon";
+  EXPECT_THAT(result.out, HasSubstr("1 VALID"));
+  EXPECT_EQ(sum("/requests/status"), 240);  // all completed
+  EXPECT_GT(lost(), 0);
+}
+
+TEST_F(HostLoraRun, WorkersEndWithARunThatIsKilled) {
+  for (const int number : {SIGKILL, SIGTERM}) {
+    std::set<int> workers;
+    {
+      Program program(
+          run(spec("host_lora: processes, host_lora_workers: 3, "
+                   "host_lora_shares_cores: true",
+                   2000)));
+      for (int i = 0; i < 3000 && workers.size() < 3; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        workers = workers_of(program.pid());
+      }
+      ASSERT_EQ(workers.size(), 3u);
+      ::kill(*workers.begin(), SIGSTOP);  // one of them could not end by itself
+      program.signal(number);
+      if (number == SIGTERM) {  // once more: to stop now
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        program.signal(number);
+      }
+      program.wait();
+    }
+    for (const int worker : workers) {
+      for (int i = 0; i < 3000 && lives(worker); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      EXPECT_FALSE(lives(worker));
+    }
+  }
+}
+
+TEST_F(HostLoraRun, WhatIsRefusedIsRefusedInOneLine) {
+  const auto refused = [this](const std::string& runtime, const std::string& text) {
+    const ProgramResult result = run_program(run(spec(runtime)));
+    EXPECT_NE(result.code, 0) << runtime;
+    EXPECT_THAT(result.err, HasSubstr(text));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    const std::string points = folder_ / "out/workers/points";
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(points, none)) {
+      EXPECT_NE(entry.path().extension(), ".h5") << entry.path();
+    }
+  };
+  refused("host_lora: process", "did you mean 'processes'");
+  refused("host_lora: processes, host_lora_transport: pipes", "shared");
+  refused("host_lora: processes, host_lora_workers: 200",
+          "runtime.host_lora_workers: the run's threads and LoRA workers are 201, and there are ");
+}
+
+// A limit of the shell's is one on memory that processes share, too.
+TEST_F(HostLoraRun, TooLittleSharedMemoryIsToldAndNothingIsWritten) {
+  const ProgramResult result = run_program(
+      run(spec("host_lora: processes, host_lora_workers: 1, host_lora_shares_cores: true")),
+      1 << 20);
+  EXPECT_NE(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("shared memory: no "));
+  EXPECT_THAT(result.err, HasSubstr("File too large"));
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder_ / "out/workers/points", none)) {
+    EXPECT_NE(entry.path().extension(), ".h5") << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace servelab

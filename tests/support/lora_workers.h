@@ -1,0 +1,20 @@
+// Workers of LoRA on the host, for tests.
+#ifndef SERVELAB_TESTS_SUPPORT_LORA_WORKERS_H_
+#define SERVELAB_TESTS_SUPPORT_LORA_WORKERS_H_
+
+#include <set>
+
+#include "engine/backend/device/host_lora_plan.h"
+
+namespace servelab::test {
+
+// With few rows each, so that small prompts are shared, and on whatever cores there are.
+HostLoraPlan lora_workers(HostLoraBy by, int workers,
+                          HostLoraTransport transport = HostLoraTransport::kShared);
+
+// Children of this process, from all of its threads.
+std::set<int> child_processes();
+
+}  // namespace servelab::test
+
+#endif  // SERVELAB_TESTS_SUPPORT_LORA_WORKERS_H_
