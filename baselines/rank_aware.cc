@@ -77,7 +77,8 @@ class RankRouter : public ClusterPolicy {
       const auto requests = static_cast<std::int64_t>(replica->unfinished());
       const RankServer server{ranks_of(replica->waiting_ranks()),
                               ranks_of(replica->unfinished_ranks()), requests};
-      least.offer(index(replica->id()), cost_of(server, rank), has_room(*replica, request));
+      least.offer(index(replica->id()), cost_of(server, rank),
+                  [&] { return has_room(*replica, request); });
     }
     return static_cast<ReplicaId>(least.server());
   }

@@ -77,13 +77,20 @@ double total_cost_ms(const RankModel& model, const RankServer& server, int rank,
 // where none has. Of equals the first that was offered.
 class LeastCost {
  public:
-  void offer(std::size_t server, double cost_ms, bool has_room = true) {
-    const bool better = has_room != has_room_ ? has_room : cost_ms < least_ms_;
-    if (any_ && !better) return;
+  // `room_of` says whether it has; asked only where that can matter.
+  template <class RoomOf>
+  void offer(std::size_t server, double cost_ms, const RoomOf& room_of) {
+    const bool is_less = !any_ || cost_ms < least_ms_;
+    if (has_room_ && !is_less) return;
+    const bool has_room = room_of();
+    if (has_room == has_room_ ? !is_less : has_room_) return;
     any_ = true;
     server_ = server;
     least_ms_ = cost_ms;
     has_room_ = has_room;
+  }
+  void offer(std::size_t server, double cost_ms) {
+    offer(server, cost_ms, [] { return true; });
   }
   std::size_t server() const { return server_; }  // once one was offered
 

@@ -173,7 +173,7 @@ TEST(RankCost, ChoosesAsTheNaiveAlgorithmOnRandomClusters) {
     for (std::size_t i = 0; i < servers.size(); ++i) {
       const double cost = total_cost_ms(model, servers[i], rank, goal);
       ASSERT_NEAR(cost, costs[i], 1e-6 * std::max(1.0, std::abs(costs[i]))) << round;
-      least.offer(i, cost, naive[i].has_room);
+      least.offer(i, cost, [&] { return naive[i].has_room; });
     }
     const std::size_t best = least.server();
     ASSERT_EQ(naive[best].has_room, naive[expected].has_room) << round;
