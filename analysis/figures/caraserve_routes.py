@@ -1,6 +1,6 @@
-"""Who routes, under which system: the share of requests that keep the SLO on the time per token, and
-the mean time per token, by routing policy and system (named in brackets); a column of panels by how
-many servers have an adapter. The SLO is taken as in caraserve_fig19."""
+"""Who routes, under which system: the share of requests that keep the SLO on the time per token,
+and the mean time per token, by routing policy and system (named in brackets); a column of panels by
+how many servers have an adapter. The SLO is taken as in caraserve_fig19."""
 from __future__ import annotations
 
 from pathlib import Path

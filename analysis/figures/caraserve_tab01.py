@@ -1,6 +1,6 @@
-"""CaraServe Table 1: which systems are GPU-efficient, free of cold starts and aware of SLOs. A mark is
-what a system declares; below it stands what the runs show, and an exclamation mark where they show
-otherwise."""
+"""CaraServe Table 1: which systems are GPU-efficient, free of cold starts and aware of SLOs. A mark
+is what a system declares; below it stands what the runs show, and an exclamation mark beside it
+where they show otherwise."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def waits_of_loads(results: Results, index: int) -> np.ndarray:
 
 
 def cells(results: Results, label: str) -> dict[str, Cell]:
-    """By property. Throughput and routing are seen under the highest rate, loads under the lowest."""
+    """By property. Batches and routing are seen under the highest rate, loads under the lowest."""
     rate, slo = (results.columns[results.sweep(name)] for name in ("rate", "slo_ms"))
     own = results.columns["technique"] == label
     busy, idle = (np.flatnonzero(own & (rate == pick(rate))) for pick in (np.max, np.min))
@@ -107,7 +107,7 @@ def draw(results: Results, out: Path) -> list[Path]:
                 ((cell.declared, 9), (cell.shown, 7), (paper, 7))) + f"  {cell.evidence}")
     slos = sorted(set(results.columns[results.sweep("slo_ms")].tolist()))
     style.finish(figure, results, note=(
-        "marks: declared; below them: what the runs show; elsewhere: where the SLO is "
-        f"{slos[-1]:g} ms in place of {slos[0]:g} ms"))
+        f"marks: declared; below: shown by runs; elsewhere: by an SLO of {slos[0]:g} or "
+        f"{slos[-1]:g} ms"))
     return style.save(figure, out, "tab01") + [
         style.write_text(out, "table.txt", "\n".join(lines) + "\n")]
