@@ -118,10 +118,15 @@ void Cluster::list_candidates() {
   };
   if (std::none_of(replicas.begin(), replicas.end(), has_some)) return;
   view_.by_adapter_.resize(workload_.adapters.size());
-  for (std::size_t k = 0; k < workload_.adapters.size(); ++k) {
-    const auto id = static_cast<AdapterId>(static_cast<std::uint32_t>(k));
-    for (const ReplicaView* replica : view_.candidates(kBaseModel, workload_.adapters[k].model)) {
-      if (replica->unit().stores(id)) view_.by_adapter_[k].push_back(replica);
+  for (const ReplicaView* replica : replicas) {
+    const auto add = [&](std::size_t adapter) {
+      if (!replica->serves(workload_.adapters[adapter].model)) return;
+      view_.by_adapter_[adapter].push_back(replica);
+    };
+    if (replica->unit().repository) {
+      for (const AdapterId id : *replica->unit().repository) add(index(id));
+    } else {
+      for (std::size_t k = 0; k < workload_.adapters.size(); ++k) add(k);
     }
   }
 }
