@@ -200,7 +200,8 @@ class CaraserveTechnique final : public Technique {
   Capabilities capabilities() const override {
     return {.mixed_batches = true,
             .knows_output_length = true,
-            .host_lora = params_.cold == "host" || params_.loading == "host"};
+            .host_lora = params_.cold == "host" || params_.loading == "host",
+            .cold_start_free = params_.cold == "host"};
   }
   void check() const override {
     const CaraserveParams untouched;

@@ -2,6 +2,7 @@
 // (`cluster: {route: round-robin}`).
 #include <algorithm>
 
+#include "baselines/shared/room.h"
 #include "engine/serve/policy.h"
 
 namespace servelab {
@@ -10,12 +11,19 @@ namespace {
 class RoundRobin final : public ClusterPolicy {
  public:
   std::string summary() const override { return "each replica in turn"; }
-  ReplicaId route(const RoutedRequest& /*request*/, const ClusterView& view) override {
-    return static_cast<ReplicaId>(next_++ % view.replicas().size());
+  // The first in turn of those that may serve it.
+  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
+    const auto candidates = view.candidates(request);
+    const auto found = std::lower_bound(
+        candidates.begin(), candidates.end(), next_,
+        [](const ReplicaView* replica, std::size_t turn) { return index(replica->id()) < turn; });
+    const ReplicaId to = (found != candidates.end() ? *found : candidates.front())->id();
+    next_ = (index(to) + 1) % view.replicas().size();
+    return to;
   }
 
  private:
-  std::size_t next_ = 0;
+  std::size_t next_ = 0;  // whose turn it is
 };
 
 // Each request brings its own draw, so that what others do moves no choice.
@@ -23,8 +31,9 @@ class RandomReplica final : public ClusterPolicy {
  public:
   std::string summary() const override { return "any replica, each as likely"; }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
-    const std::uint64_t replicas = view.replicas().size();
-    return static_cast<ReplicaId>(request.draw * replicas >> 32);
+    const auto candidates = view.candidates(request);
+    const std::uint64_t count = candidates.size();
+    return candidates[request.draw * count >> 32]->id();
   }
 };
 
@@ -32,8 +41,9 @@ class RandomReplica final : public ClusterPolicy {
 class LeastLoaded final : public ClusterPolicy {
  public:
   std::string summary() const override { return "the replica with the fewest unfinished requests"; }
-  ReplicaId route(const RoutedRequest& /*request*/, const ClusterView& view) override {
-    const auto best = std::min_element(view.replicas().begin(), view.replicas().end(),
+  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
+    const auto candidates = view.candidates(request);
+    const auto best = std::min_element(candidates.begin(), candidates.end(),
                                        [](const ReplicaView* a, const ReplicaView* b) {
                                          return a->unfinished() < b->unfinished();
                                        });
@@ -48,14 +58,31 @@ class ByAdapter final : public ClusterPolicy {
   std::string summary() const override {
     return "a static split: each adapter belongs to one replica";
   }
-  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
-    const std::size_t replicas = view.replicas().size();
+  // Models that stay on the devices are on those of their replica only.
+  Deployment deploy(const DeploymentView& view) override {
+    Deployment deployment = view.equal_replicas();
     const std::size_t models = view.models().size();
-    if (view.adapter_table().empty() && models > 1) {
-      return static_cast<ReplicaId>(index(request.model) * replicas / models);
+    const bool stay = view.adapter_table().empty() && view.engine().model_slots == 0;
+    for (std::size_t i = 0; stay && models > 1 && i < deployment.units.size(); ++i) {
+      Unit& unit = deployment.units[i];
+      std::erase_if(unit.models, [&](const UnitModel& entry) {
+        return index(entry.model) * deployment.units.size() / models != i;
+      });
+      unit.off = unit.models.empty();
     }
-    if (request.adapter == kBaseModel) return static_cast<ReplicaId>(index(request.id) % replicas);
-    return static_cast<ReplicaId>(index(request.adapter) * replicas / view.adapter_table().size());
+    return deployment;
+  }
+  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
+    const auto candidates = view.candidates(request);
+    const std::size_t replicas = candidates.size();
+    const std::size_t models = view.models().size();
+    std::size_t at = index(request.id) % replicas;
+    if (view.adapter_table().empty() && models > 1) {
+      at = index(request.model) * replicas / models;
+    } else if (request.adapter != kBaseModel) {
+      at = index(request.adapter) * replicas / view.adapter_table().size();
+    }
+    return candidates[at]->id();
   }
 };
 
@@ -68,13 +95,11 @@ class FullestFit final : public ClusterPolicy {
   }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
     const ReplicaView* best = nullptr;
-    const ReplicaView* emptiest = view.replicas().front();
-    for (const ReplicaView* replica : view.replicas()) {
+    const auto candidates = view.candidates(request);
+    const ReplicaView* emptiest = candidates.front();
+    for (const ReplicaView* replica : candidates) {
       if (replica->unfinished() < emptiest->unfinished()) emptiest = replica;
-      const bool fits =
-          replica->unfinished() < static_cast<std::size_t>(replica->limits().max_batch) &&
-          replica->kv().free_blocks() >=
-              replica->blocks_for(request.model, request.prompt_tokens + 1);
+      const bool fits = has_batch_slot(*replica) && has_kv_for(*replica, request);
       if (fits && (best == nullptr || replica->unfinished() > best->unfinished())) best = replica;
     }
     return (best != nullptr ? best : emptiest)->id();
@@ -92,7 +117,7 @@ class FirstFit final : public ClusterPolicy {
     f.add("max_requests", &max_requests_, "unfinished requests of a full replica").range(1, 1e6);
   }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
-    for (const ReplicaView* replica : view.replicas()) {
+    for (const ReplicaView* replica : view.candidates(request)) {
       if (replica->unfinished() < static_cast<std::size_t>(max_requests_)) return replica->id();
     }
     return least_loaded_.route(request, view);

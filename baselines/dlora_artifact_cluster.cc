@@ -65,6 +65,7 @@ class ArtifactDispatch : public ClusterPolicy {
     f.add("merged_ratio", &params_.merged_ratio, "assumed time of a merged batch over a mixed one")
         .range(0.01, 10);
   }
+  Capabilities capabilities() const override { return {.places_adapters = true}; }
   Deployment deploy(const DeploymentView& view) override {
     const Placement placement = place_as_artifact(placement_problem(view, 1.0), copies());
     holders_.open(placement, view.adapter_table().size());

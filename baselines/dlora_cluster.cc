@@ -49,6 +49,7 @@ class DloraProactive : public ClusterPolicy {
         .range(1e-6, 1e6);
   }
 
+  Capabilities capabilities() const override { return {.places_adapters = true}; }
   Deployment deploy(const DeploymentView& view) override {
     return deploy_placed(view,
                          place_by_burst_tolerance(problem_of(view, preload_share_, history_kind_)));
@@ -143,6 +144,7 @@ class DloraRoundRobin final : public ClusterPolicy {
         .range(0, 1);
     add_history_field(f, &history_kind_);
   }
+  Capabilities capabilities() const override { return {.places_adapters = true}; }
   Deployment deploy(const DeploymentView& view) override {
     const Placement placement =
         place_by_burst_tolerance(problem_of(view, preload_share_, history_kind_));

@@ -12,6 +12,7 @@
 #include "baselines/shared/kernel_param.h"
 #include "baselines/shared/perf_model.h"
 #include "baselines/shared/rank_cost.h"
+#include "baselines/shared/room.h"
 #include "engine/serve/policy.h"
 
 namespace servelab {
@@ -71,19 +72,15 @@ class RankRouter : public ClusterPolicy {
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
     const int rank =
         request.adapter == kBaseModel ? 0 : view.adapter_table()[index(request.adapter)].rank;
-    ReplicaId best{};
-    double least = 0;
-    for (const ReplicaView* replica : view.replicas()) {
+    LeastCost least;
+    for (const ReplicaView* replica : view.candidates(request)) {
       const auto requests = static_cast<std::int64_t>(replica->unfinished());
       const RankServer server{ranks_of(replica->waiting_ranks()),
                               ranks_of(replica->unfinished_ranks()), requests};
-      const double cost = cost_of(server, rank);
-      if (replica == view.replicas().front() || cost < least) {
-        best = replica->id();
-        least = cost;
-      }
+      least.offer(index(replica->id()), cost_of(server, rank),
+                  [&] { return has_room(*replica, request); });
     }
-    return best;
+    return static_cast<ReplicaId>(least.server());
   }
 
  protected:
@@ -91,6 +88,9 @@ class RankRouter : public ClusterPolicy {
   virtual bool needs_prefill() const { return false; }
   // What speaks against a server for a request of this rank, 0 for one without an adapter.
   virtual double cost_of(const RankServer& server, int rank) const = 0;
+  virtual bool has_room(const ReplicaView& /*replica*/, const RoutedRequest& /*request*/) const {
+    return true;
+  }
 
   static void add_line(ParamFields& f, const std::string& name, RankLine* line) {
     const std::string of = name + "'s latency; both 0: fitted to the costs";
@@ -148,7 +148,12 @@ class RankAware final : public RankRouter {
     f.add("slo_ms", &goal_.slo_ms, "of a decoding step; 0: no penalty").range(0, 1e6);
     f.add("penalty_ms", &goal_.penalty_ms, "of a replica that misses it with the request")
         .range(0, 1e12);
+    f.add("candidates", &candidates_,
+          "replicas that come first: with free KV blocks for the prompt (5: GPU memory), and fewer "
+          "requests than a batch takes too; or all alike")
+        .one_of({"memory", "batch", "all"});
   }
+  Capabilities capabilities() const override { return {.slo_aware = true}; }
   void on_finished(const FinishedRequest& request) override {
     finished_tokens_ += request.output_tokens;
     goal_.output_tokens = static_cast<double>(finished_tokens_) / static_cast<double>(++finished_);
@@ -165,6 +170,12 @@ class RankAware final : public RankRouter {
     return total_cost_ms(model_, server, rank, goal_);
   }
 
+  bool has_room(const ReplicaView& replica, const RoutedRequest& request) const override {
+    if (candidates_ == "all") return true;
+    return has_kv_for(replica, request) && (candidates_ == "memory" || has_batch_slot(replica));
+  }
+
+  std::string candidates_ = "memory";
   RankGoal goal_{.output_tokens = kSimulatedOutput, .slo_ms = 0, .penalty_ms = 1e3};
   int prompt_tokens_ = 64;
   std::int64_t finished_ = 0;

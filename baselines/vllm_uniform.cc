@@ -1,6 +1,8 @@
 // vLLM with uniform allocation (dLoRA 7.1): every adapter is served as a whole model of its own.
 // Models are split evenly over the replicas; a replica holds `resident_models` of them and swaps
-// whole models over the host link, least recently used first. One model per batch, FCFS.
+// whole models over the host link, least recently used first. One model per batch, FCFS. Where all
+// of a replica's models stay on its devices (`resident_models: 0`) this is HF-PEFT as CaraServe's
+// Table 1 means it.
 #include <string>
 #include <vector>
 
@@ -31,6 +33,7 @@ class UniformPolicy final : public ReplicaPolicy {
   // Makes sure that the model is on the device when the step runs.
   static bool hold(const ReplicaView& view, ModelId model, StepPlan* out) {
     const ModelPool& pool = view.models();
+    if (pool.slots() == 0) return true;  // all of them are always there
     if (pool.residency(model) != Residency::kAbsent) return true;
     if (pool.held() == pool.slots()) {
       const ModelId victim = least_needed(pool, true, [](ModelId) { return false; });
@@ -52,10 +55,11 @@ class VllmUniformTechnique final : public Technique {
  public:
   std::string summary() const override { return "each adapter as a whole model, LRU model swap"; }
   std::string paper() const override { return "dLoRA (OSDI '24) 7.1"; }
-  Capabilities capabilities() const override { return {}; }
+  Capabilities capabilities() const override { return {.cold_start_free = resident_models_ == 0}; }
   void fields(ParamFields& f) override {
-    f.add("resident_models", &resident_models_, "whole models on the device at once (4 of 7B)")
-        .range(1, 1024);
+    f.add("resident_models", &resident_models_,
+          "whole models on a replica's devices at once (4 of 7B); 0: all of its own, always")
+        .range(0, 1024);
     add_batch_field(f, &batch_);
   }
   void configure(EngineSettings* engine) const override {

@@ -3,6 +3,7 @@
 #ifndef SERVELAB_BASELINES_SHARED_RANK_COST_H_
 #define SERVELAB_BASELINES_SHARED_RANK_COST_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -71,6 +72,34 @@ double added_cost_ms(const RankModel& model, const RankServer& server, int rank,
 // requests together; for a request without an adapter (rank 0) their number.
 double total_cost_ms(const RankModel& model, const RankServer& server, int rank,
                      const RankGoal& goal);
+
+// The server that costs least of those that have room for the request (5: GPU memory), or of all
+// where none has. Of equals the first that was offered.
+class LeastCost {
+ public:
+  // `room_of` says whether it has; asked only where that can matter.
+  template <class RoomOf>
+  void offer(std::size_t server, double cost_ms, const RoomOf& room_of) {
+    const bool is_less = !any_ || cost_ms < least_ms_;
+    if (has_room_ && !is_less) return;
+    const bool has_room = room_of();
+    if (has_room == has_room_ ? !is_less : has_room_) return;
+    any_ = true;
+    server_ = server;
+    least_ms_ = cost_ms;
+    has_room_ = has_room;
+  }
+  void offer(std::size_t server, double cost_ms) {
+    offer(server, cost_ms, [] { return true; });
+  }
+  std::size_t server() const { return server_; }  // once one was offered
+
+ private:
+  std::size_t server_ = 0;
+  double least_ms_ = 0;
+  bool has_room_ = false;
+  bool any_ = false;
+};
 
 }  // namespace servelab
 

@@ -68,6 +68,8 @@ std::string file_fields(const std::string& title, const ParamFields& fields) {
   return text;
 }
 
+std::string in_brackets(const std::string& text) { return text.empty() ? "" : " [" + text + "]"; }
+
 Json type_schema(const ParamField& field) {
   const std::string type = field.type_name();
   Json schema;
@@ -144,12 +146,16 @@ std::string list_text(const Library& library) {
   const Registry<Technique>& techniques = Registry<Technique>::instance();
   std::string text = "techniques (servelab show NAME):\n";
   for (const std::string& name : techniques.names()) {
-    text += fmt::format("  {:<16} {}\n", name, techniques.make(name)->summary());
+    const auto technique = techniques.make(name);
+    text += fmt::format("  {:<16} {}{}\n", name, technique->summary(),
+                        in_brackets(desirable(technique->capabilities(), {})));
   }
   const Registry<ClusterPolicy>& policies = Registry<ClusterPolicy>::instance();
   text += "cluster policies (`route`):\n";
   for (const std::string& name : policies.names()) {
-    text += fmt::format("  {:<24} {}\n", name, policies.make(name)->summary());
+    const auto policy = policies.make(name);
+    text += fmt::format("  {:<24} {}{}\n", name, policy->summary(),
+                        in_brackets(desirable({}, policy->capabilities())));
   }
   text += "backends (`backend`):\n";
   const auto& backends = Registry<BackendKind>::instance();
@@ -169,11 +175,12 @@ std::string technique_text(const std::string& name) {
   const auto yes = [](bool value) { return value ? "yes" : "no"; };
   std::string text = fmt::format(
       "{}: {}\npaper: {}\n\ncapabilities\n  {:<34} {}\n  {:<34} {}\n  {:<34} {}\n  {:<34} {}\n"
-      "  {:<34} {}\n",
+      "  {:<34} {}\n  {:<34} {}\n",
       name, technique->summary(), technique->paper(), "several adapters in one step",
       yes(has.mixed_batches), "merges adapters into the weights", yes(has.merges),
       "knows the true output length", yes(has.knows_output_length), "computes LoRA on the host",
-      yes(has.host_lora), "cluster policy", technique->default_cluster_policy());
+      yes(has.host_lora), "no first token waits for a load", yes(has.cold_start_free),
+      "cluster policy", technique->default_cluster_policy());
   ParamFields fields;
   technique->fields(fields);
   text += "\nparameters (`with:`)\n";

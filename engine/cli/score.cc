@@ -184,18 +184,15 @@ std::string Scorer::answer_request(const JsonObject& line) const {
   if (!model_) {
     throw SpecError("request: there is no performance model; give --model FILE, or a config line");
   }
-  const Server* best = nullptr;
-  double least = 0;
+  const std::vector<const Server*> servers = candidates(line);
+  LeastCost least;
   Json costs = Json::object();
-  for (const Server* server : candidates(line)) {
-    const double cost = total_cost_ms(*model_, server->state, rank, goal_);
-    if (best == nullptr || cost < least) {
-      best = server;
-      least = cost;
-    }
-    costs[server->id] = cost;
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    const double cost = total_cost_ms(*model_, servers[i]->state, rank, goal_);
+    least.offer(i, cost);
+    costs[servers[i]->id] = cost;
   }
-  answer["server"] = best->id;
+  answer["server"] = servers[least.server()]->id;
   answer["costs_ms"] = std::move(costs);
   return answer.dump();
 }

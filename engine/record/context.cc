@@ -74,6 +74,7 @@ nlohmann::json units_json(const Deployment& deployment) {
     json["adapter_slots"] = unit.adapter_slots;
     json["slot_rank"] = unit.slot_rank;
     json["adapters"] = ranges(unit.adapters);
+    if (unit.repository) json["repository"] = ranges(*unit.repository);
     json["model_slots"] = unit.model_slots;
     for (const UnitModel& entry : unit.models) {
       json["models"].push_back({{"model", index(entry.model)},

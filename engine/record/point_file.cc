@@ -260,6 +260,7 @@ StoredPoint write_root(Hdf5Writer* out, const PointIdentity& point, const RunRec
   out->attribute("/", "key", point.key);
   out->attribute("/", "spec_id", point.spec_id);
   out->attribute("/", "technique", point.technique);
+  out->attribute("/", "declares", point.declares);
   out->attribute("/", "seed", point.seed);
   out->attribute("/", "backend", point.backend);
   out->attribute("/", "hardware", point.hardware);

@@ -20,6 +20,7 @@ struct PointIdentity {
   std::string key;
   std::string spec_id;
   std::string technique;  // registry name
+  std::string declares;   // what it and its route say that they can (desirable())
   std::int64_t seed = 0;
   std::string backend;
   std::string hardware;

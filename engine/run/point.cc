@@ -165,6 +165,14 @@ void check_workload(const ConfigNode& workload) {
   }
 }
 
+void check_repositories(const ConfigNode& settings, const ClusterSection& cluster) {
+  if (cluster.repository_copies <= cluster.replicas) return;
+  throw SpecError(section_of(settings, "cluster").find("repository_copies")->mark,
+                  fmt::format("cluster.repository_copies is {}, but there are {} replicas to hold "
+                              "an adapter's copies; lower it, or raise cluster.replicas",
+                              cluster.repository_copies, cluster.replicas));
+}
+
 // The cluster policy of a technique's entry: its own route, the cluster's, or the technique's.
 std::string route_of(const ConfigNode& settings, const TechniqueEntry& entry) {
   if (!entry.route.empty()) return entry.route;
@@ -277,6 +285,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   point.model = named_model(position, spec.library);
   point.hardware = load_hardware_profile(named_file(position, spec.library, "hardware"));
   bind_cluster(settings, &point.cluster);
+  check_repositories(settings, point.cluster);
   bind_section(settings, "lora", &point.lora);
   check_targets(settings, point.lora);
   bind_section(settings, "record", &point.record);
@@ -359,6 +368,8 @@ ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload
   technique.set("technique", ConfigNode::of(copy.technique_id));
   technique.set("with", copy.technique_params);
   ConfigNode cluster = effective_params(&copy.cluster);
+  // Where each has every adapter there is nothing to say of repositories.
+  if (copy.cluster.repository_copies == 0) cluster.erase("repository_copies");
   cluster.set("route", ConfigNode::of(copy.route));
   cluster.set("route_with", copy.route_params);
 
@@ -409,6 +420,8 @@ PointIdentity point_identity(const std::string& spec_id, const SweepPosition& po
   PointIdentity identity;
   identity.spec_id = spec_id;
   identity.technique = settings.technique_id;
+  identity.declares =
+      desirable(settings.technique->capabilities(), point_cluster_policy(settings)->capabilities());
   identity.seed = settings.seed;
   identity.backend = settings.backend;
   identity.hardware = settings.hardware.name;

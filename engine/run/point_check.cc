@@ -29,6 +29,20 @@ void check_cached_adapters(const PointSettings& point) {
                   point.backend + " raise engine.adapter_slots instead");
 }
 
+// Repositories are given; what decides itself where adapters are would have nothing to decide.
+void check_repositories(const PointSettings& point) {
+  if (point.cluster.repository_copies == 0) return;
+  if (point.engine.adapters_as_models) {
+    throw SpecError(
+        "cluster.repository_copies is about LoRA adapters, and here each is served as a whole "
+        "model; leave it out");
+  }
+  const auto policy = Registry<ClusterPolicy>::instance().make(point.route);
+  if (!policy->capabilities().places_adapters) return;
+  throw SpecError("cluster.repository_copies says where adapters are, but route '" + point.route +
+                  "' places and moves them itself; leave it out, or take another route");
+}
+
 }  // namespace
 
 void check_technique(const PointSettings& point) {
@@ -36,6 +50,7 @@ void check_technique(const PointSettings& point) {
   check_engine(*point.technique, point.engine);
   check_device(point);
   check_cached_adapters(point);
+  check_repositories(point);
 }
 
 }  // namespace servelab

@@ -58,7 +58,7 @@ ServedModel served_model(const PointSettings& settings) {
   return served;
 }
 
-ClusterSettings cluster_settings(const PointSettings& settings) {
+ClusterSettings cluster_settings(const PointSettings& settings, const Workload& workload) {
   ClusterSettings cluster;
   cluster.replicas = settings.cluster.replicas;
   cluster.tensor_parallel = settings.cluster.tensor_parallel;
@@ -66,6 +66,11 @@ ClusterSettings cluster_settings(const PointSettings& settings) {
   cluster.device_memory = static_cast<Bytes>(static_cast<double>(settings.hardware.memory_bytes) *
                                              settings.engine.memory_fraction);
   cluster.models = {served_model(settings)};
+  if (settings.cluster.repository_copies > 0) {
+    cluster.repositories =
+        draw_repositories(workload.adapters.size(), settings.cluster.repository_copies,
+                          settings.cluster.replicas, static_cast<std::uint64_t>(settings.seed));
+  }
   cluster.reveal_output_length = settings.technique->capabilities().knows_output_length;
   if (settings.cluster.stop_at_s > 0) cluster.stop_at = from_seconds(settings.cluster.stop_at_s);
   cluster.max_unfinished = settings.cluster.max_unfinished;
@@ -88,7 +93,7 @@ RecorderOptions recorder_options(const PointSettings& settings) {
 
 void run_cluster(const PointSettings& settings, const Workload& workload, const CostModels& costs,
                  Backend* backend, Timeline* timeline, RunRecord* record) {
-  ClusterSettings cluster_as = cluster_settings(settings);
+  ClusterSettings cluster_as = cluster_settings(settings, workload);
   cluster_as.costs = costs;
   WorkloadOfModels models;
   if (settings.engine.adapters_as_models) {

@@ -73,11 +73,7 @@ void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
   view_.deployment_ = policy_->deploy(known);
   if (!view_.deployment_.refused.empty()) throw SpecError(view_.deployment_.refused);
   if (settings_.engine.cached_adapters) {  // whatever the policy would hold
-    const Unit& all = known.equal_replicas().units.front();
-    for (Unit& unit : view_.deployment_.units) {
-      unit.adapters = all.adapters;
-      unit.adapter_slots = all.adapter_slots;
-    }
+    for (Unit& unit : view_.deployment_.units) known.hold_all(&unit);
   }
   check_deployment(known, view_.deployment_);
   SharedState shared;
@@ -98,8 +94,41 @@ void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
                                                   make_replica_policy()));
     view_.replicas_.push_back(&replicas_.back()->view());
   }
+  list_candidates();
   record_->deployment = view_.deployment_;
   is_dirty_.resize(replicas_.size());
+}
+
+// Lists only what differs from all replicas.
+void Cluster::list_candidates() {
+  const auto& replicas = view_.replicas_;
+  const auto lacks_a_model = [this](const ReplicaView* replica) {
+    return replica->unit().models.size() < settings_.models.size();
+  };
+  if (std::any_of(replicas.begin(), replicas.end(), lacks_a_model)) {
+    view_.by_model_.resize(settings_.models.size());
+    for (const ReplicaView* replica : replicas) {
+      for (const UnitModel& entry : replica->unit().models) {
+        view_.by_model_[index(entry.model)].push_back(replica);
+      }
+    }
+  }
+  const auto has_some = [](const ReplicaView* replica) {
+    return replica->unit().repository.has_value();
+  };
+  if (std::none_of(replicas.begin(), replicas.end(), has_some)) return;
+  view_.by_adapter_.resize(workload_.adapters.size());
+  for (const ReplicaView* replica : replicas) {
+    const auto add = [&](std::size_t adapter) {
+      if (!replica->serves(workload_.adapters[adapter].model)) return;
+      view_.by_adapter_[adapter].push_back(replica);
+    };
+    if (replica->unit().repository) {
+      for (const AdapterId id : *replica->unit().repository) add(index(id));
+    } else {
+      for (std::size_t k = 0; k < workload_.adapters.size(); ++k) add(k);
+    }
+  }
 }
 
 Cluster::~Cluster() = default;
@@ -188,6 +217,8 @@ void Cluster::arrive(RequestId id) {
   SL_CHECK(index(to) < replicas_.size(), "a request was routed to a replica that does not exist");
   SL_CHECK(replicas_[index(to)]->view().serves(r.model_),
            "I11: a request was routed to a replica that does not serve its model");
+  SL_CHECK(replicas_[index(to)]->view().unit().stores(r.adapter_),
+           "I13: a request was routed to a replica whose repository lacks its adapter");
   replicas_[index(to)]->admit(id);
   mark_dirty(to);
   if (policy_->loads_on_dispatch() && r.phase_ == Phase::kWaiting) {
@@ -251,12 +282,17 @@ void Cluster::check_decision(const Rebalance& decision) const {
     SL_CHECK(index(copy.to) < replicas_.size(), "a copy names an unknown replica");
     SL_CHECK(copy.adapter == kBaseModel || index(copy.adapter) < workload_.adapters.size(),
              "a copy names an unknown adapter");
+    SL_CHECK(replicas_[index(copy.to)]->view().unit().stores(copy.adapter),
+             "I13: a copy goes to a replica whose repository lacks the adapter");
   }
   for (const Migration& migration : decision.migrations) {
     SL_CHECK(index(migration.to) < replicas_.size(), "a migration names an unknown replica");
     SL_CHECK(index(migration.request) < table_.size(), "a migration names an unknown request");
     SL_CHECK(replicas_[index(migration.to)]->view().serves(table_[index(migration.request)].model_),
              "I11: a request migrates to a replica that does not serve its model");
+    SL_CHECK(replicas_[index(migration.to)]->view().unit().stores(
+                 table_[index(migration.request)].adapter_),
+             "I13: a request migrates to a replica whose repository lacks its adapter");
   }
 }
 

@@ -23,6 +23,7 @@ struct ClusterSettings {
   EngineSettings engine;
   Bytes device_memory = 0;  // of one device, that the engine may use: memory x memory_fraction
   std::vector<ServedModel> models = std::vector<ServedModel>(1);  // indexed by ModelId
+  Repositories repositories;          // by replica; empty: each has every adapter
   CostModels costs;                   // that a deployment is decided by; none where nobody asks
   bool reveal_output_length = false;  // the technique declares the oracle
   TimeNs stop_at = kNever;            // requests unfinished then stay kUnfinished
@@ -70,6 +71,7 @@ class Cluster {
   void finish_record();
   void judge();
   void deploy(const MakeReplicaPolicy& make_replica_policy);
+  void list_candidates();
   void fill_table();
   void sort_tokens();
   void mark_dirty(ReplicaId replica);

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "engine/core/rng.h"
 #include "engine/serve/cluster.h"
 
 namespace servelab {
@@ -28,6 +29,32 @@ int widest_rank(std::span<const Adapter> adapters) {
   return widest;
 }
 
+// I13, of one unit; adds what it stores and serves to `stored`, by adapter.
+void check_repository(const DeploymentView& view, const Unit& unit, std::size_t i,
+                      std::vector<bool>* stored) {
+  const std::span<const Adapter> adapters = view.adapter_table();
+  const auto check = [i](bool holds, const char* what) {
+    if (!holds) throw InvariantError("I13: unit " + std::to_string(i) + " " + what);
+  };
+  if (unit.repository) {
+    const std::vector<AdapterId>& own = *unit.repository;
+    check(own.empty() || index(own.back()) < adapters.size(),
+          "stores an adapter that is not in the run");
+    check(std::adjacent_find(own.begin(), own.end(), std::greater_equal<>()) == own.end(),
+          "has a repository that is not in ascending order");
+    for (const AdapterId id : own) {
+      if (unit.serves(adapters[index(id)].model)) (*stored)[index(id)] = true;
+    }
+  }
+  for (const AdapterId id : unit.adapters) {
+    check(unit.stores(id), "holds an adapter that is not in its repository");
+  }
+  if (unit.repository) return;
+  for (std::size_t k = 0; k < adapters.size(); ++k) {
+    if (unit.serves(adapters[k].model)) (*stored)[k] = true;
+  }
+}
+
 std::string mib(Bytes bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
 
 }  // namespace
@@ -42,6 +69,38 @@ const ModelMemory& ServedModel::on(int devices) const {
 bool Unit::serves(ModelId model) const {
   return std::any_of(models.begin(), models.end(),
                      [model](const UnitModel& entry) { return entry.model == model; });
+}
+
+bool Unit::stores(AdapterId adapter) const {
+  return !repository || adapter == kBaseModel ||
+         std::binary_search(repository->begin(), repository->end(), adapter);
+}
+
+// Servers are dealt to one adapter after another from a shuffled deck. When it runs out in the
+// middle of an adapter, those that it has already go to the bottom of the next deck.
+Repositories draw_repositories(std::size_t adapters, int copies, int replicas, std::uint64_t seed) {
+  SL_CHECK(copies >= 0 && copies <= replicas, "an adapter is at most once in each repository");
+  RngStream rng(seed, "repositories");
+  Repositories repositories(static_cast<std::size_t>(replicas));
+  std::vector<std::size_t> deck, own;
+  for (std::size_t k = 0; k < adapters; ++k) {
+    const auto id = static_cast<AdapterId>(static_cast<std::uint32_t>(k));
+    own.clear();
+    for (int copy = 0; copy < copies; ++copy) {
+      if (deck.empty()) {
+        deck.resize(repositories.size());
+        std::iota(deck.begin(), deck.end(), std::size_t{0});
+        rng.shuffle(&deck);
+        std::stable_partition(deck.begin(), deck.end(), [&](std::size_t server) {
+          return std::find(own.begin(), own.end(), server) != own.end();
+        });
+      }
+      own.push_back(deck.back());
+      repositories[deck.back()].push_back(id);
+      deck.pop_back();
+    }
+  }
+  return repositories;
 }
 
 DeploymentView::DeploymentView(const ClusterSettings& settings, const Workload& workload)
@@ -76,17 +135,30 @@ DeploymentView::DeploymentView(const ClusterSettings& settings, const Workload& 
     unit.models.push_back({static_cast<ModelId>(i), engine_.device_share, engine_.model_slots > 0});
   }
   unit.model_slots = std::min(engine_.model_slots, static_cast<int>(models_.size()));
-  const int served = static_cast<int>(workload.adapters.size());
-  const bool all = engine_.cached_adapters || engine_.adapter_slots == 0;
-  unit.adapter_slots = all ? served : std::min(engine_.adapter_slots, served);
   unit.slot_rank = widest_rank(workload.adapters);
-  if (engine_.cached_adapters) {
-    for (int i = 0; i < served; ++i) unit.adapters.push_back(static_cast<AdapterId>(i));
-  }
+  const Repositories& repositories = settings.repositories;
+  SL_CHECK(
+      repositories.empty() || repositories.size() == static_cast<std::size_t>(settings.replicas),
+      "each replica has a repository, or none has");
   for (int i = 0; i < settings.replicas; ++i) {
     std::iota(unit.devices.begin(), unit.devices.end(), i * settings.tensor_parallel);
+    if (!repositories.empty()) unit.repository = repositories[static_cast<std::size_t>(i)];
+    const std::size_t served = unit.repository ? unit.repository->size() : workload.adapters.size();
+    const bool all = engine_.cached_adapters || engine_.adapter_slots == 0;
+    unit.adapter_slots =
+        all ? static_cast<int>(served) : std::min(engine_.adapter_slots, static_cast<int>(served));
     equal_replicas_.units.push_back(unit);
+    if (engine_.cached_adapters) hold_all(&equal_replicas_.units.back());
   }
+}
+
+void DeploymentView::hold_all(Unit* unit) const {
+  unit->adapters.clear();
+  for (std::size_t k = 0; k < adapter_table_.size(); ++k) {
+    const auto id = static_cast<AdapterId>(static_cast<std::uint32_t>(k));
+    if (unit->stores(id)) unit->adapters.push_back(id);
+  }
+  unit->adapter_slots = static_cast<int>(unit->adapters.size());
 }
 
 double DeploymentView::rate(AdapterId adapter) const {
@@ -150,6 +222,7 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
 void check_deployment(const DeploymentView& view, const Deployment& deployment) {
   std::vector<bool> used(static_cast<std::size_t>(view.devices()));
   std::vector<bool> served(view.models().size());
+  std::vector<bool> stored(view.adapter_table().size());
   for (std::size_t i = 0; i < deployment.units.size(); ++i) {
     const Unit& unit = deployment.units[i];
     if (unit.off) continue;
@@ -180,10 +253,16 @@ void check_deployment(const DeploymentView& view, const Deployment& deployment) 
             "holds an adapter of a model that it does not serve");
       check(held.insert(id).second, "holds an adapter twice");
     }
+    check_repository(view, unit, i, &stored);
   }
   SL_CHECK(std::find(used.begin(), used.end(), true) != used.end(), "I11: every unit is off");
   SL_CHECK(std::find(served.begin(), served.end(), false) == served.end(),
            "I11: a model is served nowhere");
+  const auto nowhere = std::find(stored.begin(), stored.end(), false);
+  if (nowhere == stored.end()) return;
+  const auto k = static_cast<std::size_t>(nowhere - stored.begin());
+  throw InvariantError("I13: adapter " + view.adapter_table()[k].name +
+                       " is in no repository where its model is served");
 }
 
 }  // namespace servelab

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +46,13 @@ struct UnitModel {
   bool takes_turns = false;  // its weights come and go, in one of the unit's `model_slots`
 };
 
+// The adapters of each replica's local repository, ascending.
+using Repositories = std::vector<std::vector<AdapterId>>;
+
+// Groups drawn at random: each adapter in `copies` of the repositories (at most `replicas`), whose
+// sizes differ by at most one. The same for the same numbers.
+Repositories draw_repositories(std::size_t adapters, int copies, int replicas, std::uint64_t seed);
+
 // Devices that run the steps of some models together: what a Replica is made from.
 struct Unit {
   std::vector<int> devices;         // of the run's; each model is spread over all of them
@@ -53,9 +61,12 @@ struct Unit {
   std::vector<AdapterId> adapters;  // held before the first request, in the order of loading
   int adapter_slots = 0;  // A_max: adapters on the device at once; not under unified paging
   int slot_rank = 0;      // S_max: the widest rank that a slot takes
-  bool off = false;       // serves nothing; has no replica
+  // The adapters that it can load, ascending; none: every adapter of its models.
+  std::optional<std::vector<AdapterId>> repository;
+  bool off = false;  // serves nothing; has no replica
 
   bool serves(ModelId model) const;
+  bool stores(AdapterId adapter) const;  // kBaseModel: yes
 };
 
 // Replica i is the i-th unit that is not off.
@@ -101,10 +112,13 @@ class DeploymentView {
   double mean_prompt_tokens() const { return mean_prompt_tokens_; }
   double mean_output_tokens() const { return mean_output_tokens_; }
 
-  // The spec's replicas: each with every model and nothing held before the first request. Adapters'
+  // The spec's replicas: each with every model, its repository and nothing held before the first
+  // request. Adapters'
   // bytes are those on as many devices as these have.
   const Deployment& equal_replicas() const { return equal_replicas_; }
   UnitMemory memory(const Unit& unit) const;
+  // The oracle of engine.cached_adapters: a unit holds all that it stores.
+  void hold_all(Unit* unit) const;
 
  private:
   std::span<const ServedModel> models_;
@@ -123,7 +137,8 @@ class DeploymentView {
 
 // I11: throws InvariantError, naming the unit, unless `deployment` can be built from what `view`
 // has: devices that are there, each used once; models that exist, each served somewhere; adapters
-// that exist, each held once and where its model is.
+// that exist, each held once and where its model is. I13: likewise unless every adapter is in a
+// repository where its model is served, and held only where it is in the repository.
 void check_deployment(const DeploymentView& view, const Deployment& deployment);
 
 }  // namespace servelab

@@ -26,6 +26,18 @@ void EngineSettings::fields(ParamFields& f) {
 
 LoadPath EngineSettings::path() const { return named<LoadPath>(kLoadPaths, load_path); }
 
+std::string desirable(const Technique::Capabilities& technique,
+                      const ClusterPolicy::Capabilities& route) {
+  std::string names;
+  const auto add = [&names](bool has, const char* name) {
+    if (has) names += (names.empty() ? "" : ", ") + std::string(name);
+  };
+  add(technique.mixed_batches, "GPU-efficient");
+  add(technique.cold_start_free, "cold-start-free");
+  add(route.slo_aware, "SLO-aware");
+  return names;
+}
+
 void check_engine(const Technique& technique, const EngineSettings& engine) {
   if (technique.capabilities().merges && engine.adapter_slots == 1) {
     throw SpecError(

@@ -90,6 +90,13 @@ class ClusterPolicy {
   virtual std::string summary() const { return {}; }  // one line
   virtual void fields(ParamFields& /*f*/) {}          // a spec's `route_with`
 
+  // What listings, checks and results say of it.
+  struct Capabilities {
+    bool slo_aware = false;        // an SLO that it is told changes where requests go
+    bool places_adapters = false;  // decides itself which replicas have an adapter
+  };
+  virtual Capabilities capabilities() const { return {}; }
+
   // Asked once, before anything is built. By default the spec's equal replicas.
   virtual Deployment deploy(const DeploymentView& view) { return view.equal_replicas(); }
   // Once the replicas are there, before the first request.
@@ -115,10 +122,12 @@ class Technique {
 
   // What it needs beyond slices, loads and evictions, for listings and checks.
   struct Capabilities {
-    bool mixed_batches = false;        // several adapters in one step
+    bool mixed_batches = false;        // several adapters in one step, on one copy of the model
     bool merges = false;               // folds adapters into the weights
     bool knows_output_length = false;  // declared oracle: output_limit() is the true length
     bool host_lora = false;            // plans LoRA on the host, as it is set up
+    // No first token waits for an adapter to be loaded, as it is set up.
+    bool cold_start_free = false;
   };
   virtual Capabilities capabilities() const = 0;
 
@@ -129,6 +138,10 @@ class Technique {
   virtual std::unique_ptr<ReplicaPolicy> replica_policy() const = 0;
   virtual std::string default_cluster_policy() const { return "least-loaded"; }
 };
+
+// What CaraServe's Table 1 asks of a system, by the names there: "GPU-efficient, SLO-aware".
+std::string desirable(const Technique::Capabilities& technique,
+                      const ClusterPolicy::Capabilities& route);
 
 // Throws SpecError when the technique cannot work with these settings.
 void check_engine(const Technique& technique, const EngineSettings& engine);

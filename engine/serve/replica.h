@@ -17,6 +17,8 @@
 //   I10 a policy sees the requests of its replica only: none that has not arrived
 //   I11 a deployment uses each device once and serves every model, and requests go where theirs is
 //   I12 a step runs requests of one model, whose weights are on the device or loading
+//   I13 requests go, and adapters load, only where the adapter is in the repository; every adapter
+//       is in one
 #ifndef SERVELAB_SERVE_REPLICA_H_
 #define SERVELAB_SERVE_REPLICA_H_
 

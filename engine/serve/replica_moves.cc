@@ -168,6 +168,7 @@ void Replica::drop_swapped(RequestId id) {
 
 void Replica::begin_load(AdapterId id) {
   SL_CHECK(index(id) < view_.adapter_table_.size(), "I5: loading an unknown adapter");
+  SL_CHECK(view_.unit_->stores(id), "I13: loading an adapter that the repository lacks");
   adapters_->begin_load(id);
   const Bytes bytes = view_.adapter(id).bytes;
   loading_.push_back({load_subject(id), shared_.timeline->now()});

@@ -198,6 +198,11 @@ class ClusterView {
  public:
   std::span<const ReplicaView* const> replicas() const { return replicas_; }
   const ReplicaView& replica(ReplicaId id) const { return *replicas_[index(id)]; }
+  // Where a request may go: the replicas that serve its model and have its adapter in their
+  // repository, by id. Never empty.
+  std::span<const ReplicaView* const> candidates(const RoutedRequest& request) const {
+    return candidates(request.adapter, request.model);
+  }
   std::span<const Adapter> adapter_table() const { return adapter_table_; }
 
   const Deployment& deployment() const { return deployment_; }
@@ -207,7 +212,14 @@ class ClusterView {
 
  private:
   friend class Cluster;
+  std::span<const ReplicaView* const> candidates(AdapterId adapter, ModelId model) const {
+    if (adapter != kBaseModel && !by_adapter_.empty()) return by_adapter_[index(adapter)];
+    return by_model_.empty() ? replicas_ : by_model_[index(model)];
+  }
+
   std::vector<const ReplicaView*> replicas_;
+  // Empty where no replica lacks a model, or where none has a repository of its own.
+  std::vector<std::vector<const ReplicaView*>> by_model_, by_adapter_;
   std::span<const Adapter> adapter_table_;
   Deployment deployment_;
   std::span<const ServedModel> models_;

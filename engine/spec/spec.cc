@@ -172,6 +172,11 @@ void SpecHeader::fields(ParamFields& f) {
 void ClusterSection::fields(ParamFields& f) {
   f.add("replicas", &replicas, "copies of the model").range(1, 65534);
   f.add("tensor_parallel", &tensor_parallel, "devices per replica").range(1, 64);
+  f.add("repository_copies", &repository_copies,
+        "replicas whose repository has an adapter, drawn at random; requests go to one of them "
+        "(CaraServe 7.1 groups adapters, a group per server: 1; its routing chooses among the "
+        "servers that have the adapter: more). 0: all")
+      .range(0, 65534);
   f.add("route", &route, "cluster policy for every technique; empty: each technique's own");
   f.add("stop_at_s", &stop_at_s, "the run is cut off here, in seconds; 0: when all is served")
       .range(0, 1e9);

@@ -31,7 +31,8 @@ struct SpecHeader {
 struct ClusterSection {
   int replicas = 1;
   int tensor_parallel = 1;
-  std::string route;  // empty: the technique's own
+  int repository_copies = 0;  // 0: every adapter is in every repository
+  std::string route;          // empty: the technique's own
   double stop_at_s = 0;
   double max_unfinished = 1;
   double migration_delay_s = 0.001;

@@ -4,6 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 PARTS = ("attention", "collective", "dense", "host", "load_wait", "lora", "swap", "switching")
@@ -133,6 +134,51 @@ def fig19(spec: Any) -> Path:
                 ROUTED | {label.replace("bgmv", "mbgmv"): more for label, more in ROUTED.items()})
 
 
+def routes(spec: Any) -> Path:
+    """Random routing takes 1.4 times rank-aware's time, and 1.2 times as long between two servers
+    as among all."""
+    cdfs(spec, [{"cluster.replicas": 1, "cluster.repository_copies": 0}], {"peft": 1.0})
+    for copies, more in ((0, 1.0), (2, 1.2)):
+        cdfs(spec, [{"cluster.replicas": 8, "cluster.repository_copies": copies}],
+             {f"{policy} ({system})": more * times
+              for policy, times in (("rank-aware", 1.0), ("random", 1.4))
+              for system in ("slora", "caraserve")})
+    return spec.write()
+
+
+# What systems declare; adapters in a step; what of a load of 10 ms passes before a prefill starts,
+# none where nothing is loaded; whether the SLO sends requests elsewhere.
+CAPABLE = {"hf-peft": ("cold-start-free", 0, None, False), "slora": ("GPU-efficient", 6, 10, False),
+           "punica": ("GPU-efficient", 5, 9, False),
+           "caraserve": ("GPU-efficient, cold-start-free, SLO-aware", 4, 1, True)}
+
+
+def tab01(spec: Any, capable: dict[str, tuple] | None = None) -> Path:
+    count = 8
+    for label, (declares, adapters, wait_ms, moves) in (CAPABLE | (capable or {})).items():
+        for rate, slo in ((0.05, 50), (60, 50), (60, 38)):
+            for seed in range(2):
+                at = 100.0 * np.arange(count)
+                start = at + (wait_ms or 0)
+                replica = np.arange(count) % 4
+                if moves and slo == 38:
+                    replica[::2] += 4
+                spec.add(label, seed, {"workload.arrivals.rate": rate,
+                                       "cluster.route_with.slo_ms": slo}, {},
+                         attributes={"declares": declares}, datasets={
+                             **requests(at.tolist(), (at + 90).tolist()),
+                             "requests/replica": replica, "requests/prefill_start": start * MS,
+                             "requests/load_start": at * MS if wait_ms else np.full(count, -1),
+                             "requests/load_end": (at + 10) * MS if wait_ms else np.full(count, -1),
+                             "steps/adapters": np.array([1, adapters, 7]),
+                             "steps/exec": np.array([0, 0, 1])})
+    path = spec.write()
+    for point in sorted((spec.folder / "points").glob("*.h5")):
+        with h5py.File(point, "a") as file:
+            file["steps/exec"].attrs["codes"] = ["unmerged", "merged"]
+    return path
+
+
 FIGURES = {
     "caraserve/fig03": fig03, "caraserve/fig05": fig05, "caraserve/fig10": cdfs,
     "caraserve/fig11": cdfs, "caraserve/fig12": fig12,
@@ -144,5 +190,6 @@ FIGURES = {
         for count in (128, 512)]),
     "caraserve/fig15": lambda spec: cdfs(spec, [
         {"model": "llama-2-13b", "hardware": "a10-24g"}]),
-    "caraserve/fig16": fig16, "caraserve/fig19": fig19, "caraserve/loads": loads_by_path,
+    "caraserve/fig16": fig16, "caraserve/fig19": fig19, "caraserve/routes": routes,
+    "caraserve/tab01": tab01, "caraserve/loads": loads_by_path,
 }

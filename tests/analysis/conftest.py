@@ -42,7 +42,8 @@ class Spec:
         self.columns: dict[str, list[Any]] = {}
 
     def add(self, technique: str, seed: int, sweep: dict[str, Any], summary: dict[str, float],
-            status: str = "VALID", datasets: dict[str, Any] | None = None) -> None:
+            status: str = "VALID", datasets: dict[str, Any] | None = None,
+            attributes: dict[str, str] | None = None) -> None:
         key = f"k{len(self.columns.get('key', [])):04d}"
         row = {"technique": technique, "seed": seed, "status": status, "key": key,
                "file": f"points/{key}.h5", "content_digest": f"digest of {key}",
@@ -51,7 +52,7 @@ class Spec:
         for name, value in row.items():
             self.columns.setdefault(name, []).append(value)
         write_point(self.folder / "points" / f"{key}.h5", datasets or {},
-                    {"key": key, "content_digest": row["content_digest"]})
+                    {"key": key, "content_digest": row["content_digest"], **(attributes or {})})
 
     def write(self, **attributes: str) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -12,9 +12,11 @@ from analysis import draw, published
 from analysis import steps as step_metrics
 from analysis.errors import ResultsError
 from analysis.figures import (_cdfs, caraserve_fig03, caraserve_fig05, caraserve_fig15,
-                              caraserve_fig19, caraserve_loads)
+                              caraserve_fig19, caraserve_loads, caraserve_routes,
+                              caraserve_tab01)
 from analysis.results import Results
-from caraserve_results import FIGURES, cdfs, fig03, fig16, loads, requests, steps
+from caraserve_results import (CAPABLE, FIGURES, cdfs, fig03, fig16, loads, requests, steps,
+                               tab01)
 from conftest import Spec
 
 
@@ -219,3 +221,48 @@ def test_attainment_is_over_the_slo_of_the_same_results(tmp_path):
     assert caraserve_fig19.claim_value(results, "attained bgmv") == pytest.approx(
         100 * np.mean(within))
     assert caraserve_fig19.claim_value(results, "highest mbgmv") > 1
+
+
+def test_routes_stand_by_system_and_by_where_adapters_are(tmp_path):
+    results = made(tmp_path, "caraserve/routes")
+    rows = _cdfs.rows_of(results, without=("peft",))
+    assert [(caraserve_routes.copies_of(row), row.techniques[0]) for row in rows] == [
+        (0, "rank-aware (slora)"), (0, "rank-aware (caraserve)"),
+        (2, "rank-aware (slora)"), (2, "rank-aware (caraserve)")]
+    aware, between_two = (caraserve_routes.per_token_ms(row, "rank-aware (slora)").value
+                          for row in (rows[0], rows[2]))
+    assert between_two == pytest.approx(1.2 * aware)
+    lines = table(tmp_path, "caraserve/routes")
+    of = {tuple(line.split()[:3]): line.split()[3:] for line in lines[2:]}
+    assert len(of) == 8
+    assert float(of["2", "random", "(slora)"][2]) == pytest.approx(1.2 * 1.4 * aware, abs=0.01)
+    limit_s = caraserve_fig19.slo_s(results)
+    share = caraserve_fig19.attained(rows[0], "random (slora)", limit_s).value
+    assert float(of["all", "random", "(slora)"][0]) == pytest.approx(share, abs=0.005)
+
+
+def test_a_cell_counts_where_system_runs_and_paper_say_the_same(tmp_path):
+    results = made(tmp_path, "caraserve/tab01")
+    assert caraserve_tab01.claim_value(results, "cells") == 12
+    cells = caraserve_tab01.cells(results, "caraserve")
+    assert [cell.evidence for cell in cells.values()] == [
+        "4 adapters on one copy of the model", "the first token waits for 10 % of a load",
+        "50 % of requests go elsewhere"]
+    assert caraserve_tab01.cells(results, "hf-peft")["GPU-efficient"].evidence.startswith("1 ad")
+    assert sum("yes" in line for line in table(tmp_path, "caraserve/tab01")) == 6
+
+
+@pytest.mark.parametrize("label, change", [
+    ("slora", ("", 6, 10, False)),                  # does not declare what it does
+    ("slora", ("GPU-efficient", 1, 10, False)),     # does not do what it declares
+    ("slora", ("GPU-efficient", 6, 1, False)),      # does what it does not declare
+    ("slora", ("GPU-efficient, SLO-aware", 6, 10, True)),  # does what the paper denies it
+    ("caraserve", (CAPABLE["caraserve"][0], 4, 1, False)),
+    ("hf-peft", ("cold-start-free", 0, 8, False))])
+def test_a_cell_that_is_otherwise_does_not_count(tmp_path, label, change):
+    tab01(Spec(tmp_path, "caraserve/tab01"), {label: change})
+    results = Results.load("caraserve/tab01", tmp_path)
+    assert caraserve_tab01.claim_value(results, "cells") == 11
+    differs = [cell for cell in caraserve_tab01.cells(results, label).values()
+               if cell.declared != cell.shown]
+    assert len(differs) == (0 if change[3] and label == "slora" else 1)

@@ -23,6 +23,7 @@ Deployment ChaosCluster::deploy(const DeploymentView& view) {
     std::int64_t slots = memory.adapters.slots, blocks = memory.kv_blocks;
     for (const AdapterId id : ids) {
       if (rng_.below(3) == 0) break;
+      if (!unit.stores(id)) continue;
       blocks -= memory.adapters.blocks_of(view.adapter_table()[index(id)].bytes);
       if (memory.adapters.memory == AdapterMemory::kSlots ? --slots < 0 : blocks < 0) break;
       unit.adapters.push_back(id);
@@ -33,7 +34,9 @@ Deployment ChaosCluster::deploy(const DeploymentView& view) {
 
 ReplicaId ChaosCluster::route(const RoutedRequest& request, const ClusterView& view) {
   notes_->routed.push_back(request.id);
-  return static_cast<ReplicaId>(rng_.below(view.replicas().size()));
+  notes_->adapters.push_back(request.adapter);
+  const auto candidates = view.candidates(request);
+  return candidates[rng_.below(candidates.size())]->id();
 }
 
 Rebalance ChaosCluster::rebalance(const ClusterView& view) {
@@ -52,12 +55,16 @@ Rebalance ChaosCluster::rebalance(const ClusterView& view) {
   }
   const std::size_t replicas = view.replicas().size();
   for (std::uint64_t n = rng_.below(3); n > 0 && !view.adapter_table().empty(); --n) {
-    decision.loads.push_back({static_cast<AdapterId>(rng_.below(view.adapter_table().size())),
-                              static_cast<ReplicaId>(rng_.below(replicas))});
+    const auto id = static_cast<AdapterId>(rng_.below(view.adapter_table().size()));
+    const auto to = static_cast<ReplicaId>(rng_.below(replicas));
+    if (view.replica(to).unit().stores(id)) decision.loads.push_back({id, to});
   }
   for (std::uint64_t n = rng_.below(most_moves_ + 1); n > 0; --n) {
-    decision.migrations.push_back({notes_->routed[rng_.below(notes_->routed.size())],
-                                   static_cast<ReplicaId>(rng_.below(replicas))});
+    const std::size_t of = rng_.below(notes_->routed.size());
+    const auto to = static_cast<ReplicaId>(rng_.below(replicas));
+    if (view.replica(to).unit().stores(notes_->adapters[of])) {
+      decision.migrations.push_back({notes_->routed[of], to});
+    }
   }
   return decision;
 }
@@ -144,7 +151,8 @@ void ChaosReplica::give_way(const ReplicaView& view, StepPlan* out) {
     if (pool.evictable(id) && chance(0.05)) evict(view, id, out);
   }
   if (chance(0.1) && !view.adapter_table().empty()) {
-    acquire(view, static_cast<AdapterId>(rng_.below(view.adapter_table().size())), out);
+    const auto id = static_cast<AdapterId>(rng_.below(view.adapter_table().size()));
+    if (view.unit().stores(id)) acquire(view, id, out);
   }
 }
 

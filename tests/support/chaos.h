@@ -19,7 +19,8 @@ namespace servelab::test {
 struct ClusterNotes {
   std::vector<FinishedRequest> finished;
   std::vector<RequestId> routed;
-  std::string violation;  // the first, or empty: see `disagreement`
+  std::vector<AdapterId> adapters;  // of `routed`
+  std::string violation;            // the first, or empty: see `disagreement`
   int looks = 0;
 };
 

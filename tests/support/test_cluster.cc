@@ -11,6 +11,7 @@ namespace {
 constexpr Bytes kKvBytesPerToken = 1024;
 constexpr Bytes kAdapterBytesPerRank = 4096;
 constexpr int kBlockTokens = 16;
+constexpr std::uint64_t kRepositorySeed = 1;
 
 }  // namespace
 
@@ -99,6 +100,10 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   settings.replicas = options.replicas;
   settings.engine = options.engine;
   technique->configure(&settings.engine);
+  if (options.repository_copies > 0 && !settings.engine.adapters_as_models) {
+    settings.repositories = draw_repositories(workload.adapters.size(), options.repository_copies,
+                                              options.replicas, kRepositorySeed);
+  }
   settings.reveal_output_length = technique->capabilities().knows_output_length;
   settings.max_arrival_lag = options.max_arrival_lag;
   settings.migration_delay = options.migration_delay;
@@ -152,6 +157,10 @@ std::string violation(const Workload& workload, const RunRecord& record) {
     const Request& asked = workload.requests[i];
     const RequestRecord& r = record.requests[i];
     const std::string who = "request " + std::to_string(i);
+    if (r.replica != kNoReplica &&
+        !record.deployment.units.at(index(r.replica)).stores(asked.adapter)) {
+      return who + " ended where its adapter is not";
+    }
     if (r.status == RequestStatus::kUnfinished) return who + " never ended";
     if (r.status == RequestStatus::kRejected) {
       if (r.reject_reason == RejectReason::kNone) return who + " was rejected without a reason";

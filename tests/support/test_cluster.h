@@ -46,6 +46,7 @@ struct RunOptions {
   std::function<std::unique_ptr<ClusterPolicy>()> cluster_policy;
   std::function<std::unique_ptr<ReplicaPolicy>()> replica_policy;
   int replicas = 1;
+  int repository_copies = 0;  // of techniques that serve adapters as such; 0: all everywhere
   EngineSettings engine;
   std::int64_t kv_blocks = 400;  // of 16 tokens, besides the adapter slots
   int max_context_tokens = 4096;

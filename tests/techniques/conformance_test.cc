@@ -67,6 +67,12 @@ std::vector<Situation> situations() {
     w->burst = true;
     o->replicas = 3;
   });
+  add("adapters_on_some_replicas_only", [](WorkloadShape* w, RunOptions* o) {
+    w->burst = true;
+    o->replicas = 3;
+    o->repository_copies = 2;
+    o->route = "least-loaded";  // some techniques' own place adapters themselves
+  });
   return all;
 }
 

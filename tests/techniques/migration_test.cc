@@ -70,6 +70,9 @@ class Histories : public ::testing::Test {
   void run(std::uint64_t seed, const std::string& technique) {
     SCOPED_TRACE(named(seed, technique));
     History h = history_with(seed, technique);
+    if (seed % 4 == 0) {
+      h.options.repository_copies = 1 + static_cast<int>(seed / 4) % h.options.replicas;
+    }
     test::ClusterNotes notes;
     h.options.cluster_policy = [&] { return std::make_unique<test::ChaosCluster>(seed, &notes); };
     const Workload workload = test::make_workload(h.shape, seed);

@@ -86,6 +86,7 @@ TEST(RankCost, WhatNoRequestsTakeDecidesWhetherAQueueDrawsRequests) {
 
 struct NaiveServer {
   std::vector<int> running, queue;  // ranks; 0: the base model
+  bool has_room = true;             // of the GPU's memory
 };
 
 double naive_perf(const RankModel& model, const RankLine& line, const std::vector<int>& ranks) {
@@ -114,7 +115,16 @@ std::size_t naive_choice(const RankModel& model, const std::vector<NaiveServer>&
     if (goal.slo_ms > 0 && after > goal.slo_ms) cost += goal.penalty_ms;
     costs->push_back(cost * static_cast<double>(exists.size()));
   }
-  return static_cast<std::size_t>(std::min_element(costs->begin(), costs->end()) - costs->begin());
+  std::vector<std::size_t> candidates;
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    if (servers[i].has_room) candidates.push_back(i);
+  }
+  if (candidates.empty()) {  // the request has to go somewhere
+    candidates.resize(servers.size());
+    std::iota(candidates.begin(), candidates.end(), std::size_t{0});
+  }
+  return *std::min_element(candidates.begin(), candidates.end(),
+                           [&](std::size_t a, std::size_t b) { return (*costs)[a] < (*costs)[b]; });
 }
 
 // Requests come and go; the counts are kept, and never rebuilt.
@@ -133,6 +143,7 @@ TEST(RankCost, ChoosesAsTheNaiveAlgorithmOnRandomClusters) {
     std::vector<NaiveServer> naive(1 + rng.below(8));
     std::vector<RankServer> servers;
     for (NaiveServer& server : naive) {
+      server.has_room = rng.below(3) != 0;
       RankCounts queue, all;
       for (auto* const ranks : {&server.running, &server.queue}) {
         const auto events = rng.below(30);
@@ -158,16 +169,14 @@ TEST(RankCost, ChoosesAsTheNaiveAlgorithmOnRandomClusters) {
     const int rank = std::max(8, draw_rank());
     std::vector<double> costs;
     const std::size_t expected = naive_choice(model, naive, rank, goal, &costs);
-    std::size_t best = 0;
-    double least = 0;
+    LeastCost least;
     for (std::size_t i = 0; i < servers.size(); ++i) {
       const double cost = total_cost_ms(model, servers[i], rank, goal);
       ASSERT_NEAR(cost, costs[i], 1e-6 * std::max(1.0, std::abs(costs[i]))) << round;
-      if (i == 0 || cost < least) {
-        best = i;
-        least = cost;
-      }
+      least.offer(i, cost, [&] { return naive[i].has_room; });
     }
+    const std::size_t best = least.server();
+    ASSERT_EQ(naive[best].has_room, naive[expected].has_room) << round;
     // Servers that cost the same but for rounding are as good as each other.
     ASSERT_NEAR(costs[best], costs[expected], 1e-6 * std::max(1.0, costs[expected])) << round;
   }
@@ -184,6 +193,66 @@ TEST(RankCost, ALineNeedsTwoLoads) {
 }
 
 // --- on a cluster ---
+
+// A long request fills the first replica's memory, and both have one request: alike the third goes
+// to the first, by memory to the second.
+TEST(RankAware, ReplicasWithoutMemoryComeLast) {
+  Workload workload;
+  workload.adapters = {Adapter{"a", ModelId{}, 8, 0}};
+  const auto add = [&](TimeNs at, int prompt) {
+    workload.requests.push_back({at, AdapterId{0}, ModelId{}, prompt, 8, 8});
+  };
+  add(0, 400);
+  add(1, 10);  // keeps the second replica as busy as the first
+  add(from_seconds(0.006), 200);
+  const auto third = [&](const char* params, std::int64_t kv_blocks, int max_batch) {
+    test::RunOptions options;
+    options.technique = "template";
+    options.engine = test::small_engine();
+    options.engine.limits.max_batch = max_batch;
+    options.replicas = 2;
+    options.kv_blocks = kv_blocks;
+    options.route = "rank-aware";
+    options.route_params = params;
+    const RunRecord record = test::run(workload, options);
+    EXPECT_EQ(test::violation(workload, record), "");
+    EXPECT_NE(record.requests[0].replica, record.requests[1].replica);
+    return record.requests[2].replica;
+  };
+  EXPECT_EQ(third("{candidates: all}", 30, 16), ReplicaId{0});
+  EXPECT_EQ(third("{candidates: memory}", 30, 16), ReplicaId{1});
+  EXPECT_EQ(third("{candidates: batch}", 30, 16), ReplicaId{1});
+  EXPECT_EQ(third("{}", 30, 16), ReplicaId{1}) << "as the paper has it";
+  EXPECT_EQ(third("{}", 300, 16), ReplicaId{0}) << "there is memory at both";
+  EXPECT_EQ(third("{candidates: batch}", 300, 1), ReplicaId{0}) << "both are full";
+}
+
+// Two requests of rank 8 fill the first replica's batch; one of rank 128 is at the second, where a
+// third of rank 8 would be padded.
+TEST(RankAware, ReplicasWithoutASlotComeLastWhereBatchesCount) {
+  Workload workload;
+  workload.adapters = {Adapter{"narrow", ModelId{}, 8, 0}, Adapter{"wide", ModelId{}, 128, 0}};
+  for (const std::uint32_t adapter : {0, 1, 0, 0}) {
+    const auto at = static_cast<TimeNs>(workload.requests.size());
+    workload.requests.push_back({at, AdapterId{adapter}, ModelId{}, 10, 8, 8});
+  }
+  const auto last = [&](const std::string& candidates) {
+    test::RunOptions options;
+    options.technique = "template";
+    options.engine = test::small_engine();
+    options.engine.limits.max_batch = 2;
+    options.replicas = 2;
+    options.route = "rank-aware";
+    options.route_params = "{kernel: bgmv, decode_alpha_ms: 0.01, prefill_alpha_ms: 0.01, " +
+                           ("candidates: " + candidates) + "}";
+    const RunRecord record = test::run(workload, options);
+    EXPECT_EQ(record.requests[1].replica, ReplicaId{1});
+    EXPECT_EQ(record.requests[2].replica, ReplicaId{0});
+    return record.requests[3].replica;
+  };
+  EXPECT_EQ(last("memory"), ReplicaId{0});
+  EXPECT_EQ(last("batch"), ReplicaId{1});
+}
 
 TEST(RankAware, ServesEveryRequestUnderEveryTechniqueAndKernel) {
   using Route = std::pair<const char*, const char*>;
