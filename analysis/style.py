@@ -26,8 +26,8 @@ ONE_COLUMN_IN, TWO_COLUMNS_IN = 3.35, 7.0  # widths in a two-column paper
 PNG_DPI = 200
 # How far the twin of a device was checked against what others measured of whole runs: by the
 # profile's name, in the footer of every figure but the check's own.
-CHECKED = {"A10-24G": ("caraserve/a10g", "the A10's twin was checked against S-LoRA's own runs only: "
-                       "MBGMV, one device, pinned copies, up to saturation (caraserve/a10g)")}
+CHECKED = {"A10-24G": ("caraserve/a10g", "the A10's twin was checked against S-LoRA's own runs "
+                       "only: MBGMV, one device, pinned copies, up to saturation (caraserve/a10g)")}
 GREY, RED = "#7f7f7f", "#b00020"
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -177,7 +177,7 @@ def panel_label(axes: Axes, text: str) -> None:
 
 def cell_table(axes: Axes, rows: list[list[str]], heads: list[str], widths: list[float],
                red: list[bool], grey: list[bool] | None = None) -> None:
-    """A table in place of the panel; the text of some rows in red, the background of others grey."""
+    """A table in place of the panel; some rows' text in red, others' background grey."""
     axes.axis("off")
     table = axes.table(rows, colLabels=heads, loc="upper center", cellLoc="center",
                        colWidths=widths)

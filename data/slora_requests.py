@@ -4,10 +4,10 @@
     data/slora_requests.py [--out FOLDER] [--check]
 
 S-LoRA's benchmarks draw from NumPy's generator, whose streams do not change between versions, with
-seed 42: for 300 s of R requests/s first the adapters' shares, then prompts and outputs, uniform over
-8 to 511 tokens, then gamma gaps with coefficient of variation C. So its requests can be had again
-exactly; only adapters, which depend on their number and skew, are left to a spec. `--check` says
-whether the files are what this writes.
+seed 42: for 300 s of R requests/s first the adapters' shares, then prompts and outputs, uniform
+over 8 to 511 tokens, then gamma gaps with coefficient of variation C. So its requests can be had
+again exactly; only adapters, which depend on their number and skew, are left to a spec. `--check`
+says whether the files are what this writes.
 """
 import argparse
 import pathlib
@@ -34,7 +34,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path,
                         default=pathlib.Path(__file__).with_name("slora"))
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 where a file differs")
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing; 1 where a file differs")
     options = parser.parse_args()
     differs = []
     for rate, cv in SETTINGS:

@@ -2,8 +2,8 @@
 output token and time to first token, and how far apart they are, by load regime.
 
 A run is saturated where S-LoRA's throughput is below 90 % of the rate at which requests came. The
-error of throughput is the SMAPE of the placement paper, that of latencies |twin / measured - 1|; what
-is beyond the limits is marked.
+error of throughput is the SMAPE of the placement paper, that of latencies |twin / measured - 1|;
+what is beyond the limits is marked.
 """
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def _published() -> dict[tuple, dict[str, float]]:
 
 def runs(results: Results) -> list[Run]:
     """The spec's positions that S-LoRA measured, in the spec's order."""
-    columns = [results.columns[results.sweep(name)] for name in ("ranks", "count", "exponent",
-                                                                 "trace")]
+    columns = [results.columns[results.sweep(name)].tolist()
+               for name in ("ranks", "count", "exponent", "trace")]
     known, at = _published(), {}
-    for index, (ranks, count, exponent, trace) in enumerate(zip(*(one.tolist() for one in columns))):
+    for index, (ranks, count, exponent, trace) in enumerate(zip(*columns)):
         place = (str(ranks), int(count), float(exponent), Path(str(trace)).stem)
         if place in known and results.columns["status"][index] == "VALID":
             at.setdefault(place, []).append(index)
@@ -81,7 +81,8 @@ def runs(results: Results) -> list[Run]:
         scheduled = results.point(indices[0]).read("requests/scheduled")
         twin = {name: float(np.mean(results.metric(ours)[indices]))
                 for name, (ours, _) in COLUMNS.items()}
-        found.append(Run(*place, len(scheduled) / (float(scheduled.max()) / 1e9), known[place], twin))
+        offered = len(scheduled) / (float(scheduled.max()) / 1e9)
+        found.append(Run(*place, offered, known[place], twin))
     return found
 
 
@@ -106,8 +107,8 @@ def table_of(results: Results, found: list[Run]) -> str:
              "".join(f"{head:>{width}}" for head, width in zip(HEADS, (14, 6, 22, 34, 8, 14, 19)))]
     lines += ["".join(f"{cell:>{width}}" for cell, width in zip(row, (14, 6, 22, 34, 8, 14, 19)))
               for row in rows_of(found)]
-    lines += ["", f"{'ranks':14}{'adapters':>9}{'exponent':>9}  {'requests':12}{'load':14}" + "".join(
-        f"{name + ', ' + unit:>38}" for name, (_, unit) in UNITS.items())]
+    heads = "".join(f"{name + ', ' + unit:>38}" for name, (_, unit) in UNITS.items())
+    lines += ["", f"{'ranks':14}{'adapters':>9}{'exponent':>9}  {'requests':12}{'load':14}{heads}"]
     for run in found:
         cells = [f"{scale * run.twin[name]:.4g} / {scale * run.measured[name]:.4g}"
                  f" ({100 * (run.twin[name] / run.measured[name] - 1):+.1f})"

@@ -124,7 +124,7 @@ def loads_by_path(spec: Any) -> Path:
 
 
 def a10g(spec: Any) -> Path:
-    """Two of S-LoRA's settings, the second saturated: throughput as measured, latencies 10 % more."""
+    """Two of S-LoRA's settings, the second saturated: its throughput, latencies 10 % more."""
     for ranks, adapters, trace, offered, measured in (
             ("[8]", 200, "rate1_cv1", 1.002, (0.962634, 0.045335, 0.280173)),
             ("[64,32,16,8]", 1, "rate2_cv1", 1.993, (1.74408, 0.132942, 8.16385))):
@@ -160,5 +160,6 @@ FIGURES = {
         for count in (128, 512)]),
     "caraserve/fig15": lambda spec: cdfs(spec, [
         {"model": "llama-2-13b", "hardware": "a10-24g"}]),
-    "caraserve/a10g": a10g, "caraserve/fig16": fig16, "caraserve/fig19": fig19, "caraserve/loads": loads_by_path,
+    "caraserve/a10g": a10g, "caraserve/fig16": fig16, "caraserve/fig19": fig19,
+    "caraserve/loads": loads_by_path,
 }

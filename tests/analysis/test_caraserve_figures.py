@@ -13,8 +13,8 @@ import pytest
 from analysis import draw, published, style
 from analysis import steps as step_metrics
 from analysis.errors import ResultsError
-from analysis.figures import (_cdfs, caraserve_a10g, caraserve_fig03, caraserve_fig05, caraserve_fig15,
-                              caraserve_fig19, caraserve_loads)
+from analysis.figures import (_cdfs, caraserve_a10g, caraserve_fig03, caraserve_fig05,
+                              caraserve_fig15, caraserve_fig19, caraserve_loads)
 from analysis.results import Results
 from caraserve_results import FIGURES, cdfs, fig03, fig16, loads, requests, steps
 from conftest import ROOT, Spec
