@@ -1,6 +1,6 @@
 """CaraServe Fig. 9: linear models of a decode step under BGMV (rows x the largest rank) and MBGMV
 (sum of ranks), with R2; and of the LoRA part alone, because the rest of a step grows with the
-batch, too. For Llama-2-7B also the line through the two latencies that the paper states for each kernel
+batch, too. For Llama-2-7B also the line through the two latencies that the paper states for each
 (2.3), which is not its fit: of that it prints R2 alone."""
 from __future__ import annotations
 
