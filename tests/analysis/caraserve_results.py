@@ -152,7 +152,7 @@ def fig19(spec: Any) -> Path:
 FIGURES = {
     "caraserve/fig03": fig03, "caraserve/fig05": fig05, "caraserve/fig10": cdfs,
     "caraserve/fig11": cdfs, "caraserve/fig10_cpu": lambda spec: cdfs(spec, [
-        {"workload.arrivals.rate": rate} for rate in (7.0, 10.6)]),
+        {"workload.arrivals.rate": rate} for rate in (3.5, 7.0)]),
     "caraserve/fig12": fig12,
     "caraserve/fig13": lambda spec: cdfs(spec, [
         {"workload.arrivals.rate": 9, "workload.adapters.ranks": "[32]"},
