@@ -145,7 +145,7 @@ endif
 report: python  ## claims, verdicts and figures of what is in results, as results/report.html and .md
 	$(PYTHON) -m analysis.report
 
-cpu-figures: program python  ## the figures measured on the CPU engine, in wall-clock time (about 30 minutes)
+cpu-figures: program python  ## the figures measured on the CPU engine, in wall-clock time (about 50 minutes)
 	$(SERVELAB) run $(CPU_SPECS)
 	$(PYTHON) -m analysis.draw $(call spec_ids,$(CPU_SPECS))
 

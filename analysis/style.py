@@ -24,6 +24,10 @@ from analysis.results import FOOTER_ATTRIBUTES, Curve, Results  # noqa: E402
 
 ONE_COLUMN_IN, TWO_COLUMNS_IN = 3.35, 7.0  # widths in a two-column paper
 PNG_DPI = 200
+# How far the twin of a device was checked against what others measured of whole runs: by the
+# profile's name, in the footer of every figure but the check's own.
+CHECKED = {"A10-24G": ("caraserve/a10g", "the A10's twin was checked against S-LoRA's own runs "
+                       "only: MBGMV, one device, pinned copies, up to saturation (caraserve/a10g)")}
 GREY, RED = "#7f7f7f", "#b00020"
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -171,6 +175,22 @@ def panel_label(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontweight="bold")
 
 
+def cell_table(axes: Axes, rows: list[list[str]], heads: list[str], widths: list[float],
+               red: list[bool], grey: list[bool] | None = None) -> None:
+    """A table in place of the panel; some rows' text in red, others' background grey."""
+    axes.axis("off")
+    table = axes.table(rows, colLabels=heads, loc="upper center", cellLoc="center",
+                       colWidths=widths)
+    table.auto_set_font_size(False)
+    table.set_fontsize(6.5)
+    for (row, _), cell in table.get_celld().items():
+        cell.set_linewidth(0.3)
+        if row > 0 and red[row - 1]:
+            cell.get_text().set_color(RED)
+        if row > 0 and grey and grey[row - 1]:
+            cell.set_facecolor("#eeeeee")
+
+
 def version(results: Results) -> str:
     """The servelab version that ran the points, from the results; empty when not recorded."""
     found = results.attributes.get("version", "")
@@ -181,6 +201,11 @@ def footer_text(results: Results, note: str = "") -> str:
     """What the figure came from: backend, hardware, model, trace, seeds, version."""
     parts = [f"{name}: {plain(results.attributes.get(name) or 'not recorded')}"
              for name in FOOTER_ATTRIBUTES]
+    hardware = str(results.attributes.get("hardware")).split(", ")
+    parts += [text for name, (figure, text) in CHECKED.items()
+              if any(one.startswith(name) for one in hardware)
+              and "twin" in str(results.attributes.get("backend"))
+              and results.attributes.get("figure") != figure]
     count = len(results.seeds)
     parts.append(f"{count} seed{'s' if count != 1 else ''}" + (f", {note}" if note else ""))
     parts.append(f"servelab {version(results)}".strip())

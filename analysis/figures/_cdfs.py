@@ -2,7 +2,7 @@
 position of the sweep and each variant, named in brackets, of the techniques that run there."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -193,9 +193,13 @@ def _percent_text(more: stats.Estimate, paper: float | None) -> str:
     return text + (f" (+{paper:g})" if paper is not None else "")
 
 
-def draw(results: Results, out: Path, panels: list[Panel], claims_of: Claims) -> list[Path]:
-    """A row of panels per position, named as the spec's id, and the table."""
+def draw(results: Results, out: Path, panels: list[Panel], claims_of: Claims,
+         unnamed: str = "") -> list[Path]:
+    """A row of panels per position, named as the spec's id, and the table. `unnamed` is the title
+    of a row beside others that has neither a setting nor a variant to name it."""
     rows = rows_of(results)
+    if len(rows) > 1:
+        rows = [row if row.title else replace(row, title=unnamed) for row in rows]
     figure, grid = plt.subplots(len(rows), len(panels), squeeze=False,
                                 figsize=(style.TWO_COLUMNS_IN, 0.8 + 1.5 * len(rows)))
     for number, panel in enumerate(panels):

@@ -4,7 +4,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
+from analysis import style
 from analysis.results import Results
 
 ENGINES = ("cpu", "cuda")
@@ -96,3 +99,15 @@ def mean_error(results: Results, metric: str, chosen: list[Pair]) -> float:
     found = errors(results, metric, chosen)
     found = found[np.isfinite(found)]
     return float(found.mean()) if found.size else float("nan")
+
+
+def diagonal(axes: Axes, drawn: list[float]) -> None:
+    """The line where both agree, on logarithmic axes that just hold what was drawn."""
+    shown = np.array([value for value in drawn if np.isfinite(value) and value > 0])
+    low, high = shown.min() / 1.15, shown.max() * 1.15
+    axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=1)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")

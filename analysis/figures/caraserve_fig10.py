@@ -9,4 +9,5 @@ from analysis.results import Results
 
 
 def draw(results: Results, out: Path) -> list[Path]:
-    return _cdfs.draw(results, out, _cdfs.REQUESTS, lambda settings: "caraserve/fig10")
+    return _cdfs.draw(results, out, _cdfs.REQUESTS, lambda settings: "caraserve/fig10",
+                      unnamed="each system's own copies")

@@ -8,4 +8,5 @@ from analysis.results import Results
 
 
 def draw(results: Results, out: Path) -> list[Path]:
-    return _cdfs.draw(results, out, _cdfs.STEPS, lambda settings: "")
+    return _cdfs.draw(results, out, _cdfs.STEPS, lambda settings: "",
+                      unnamed="each system's own copies")

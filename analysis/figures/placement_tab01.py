@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
-from matplotlib.ticker import LogLocator
 
 from analysis import style
 from analysis.figures import _twin
@@ -73,14 +71,7 @@ def scatter(axes: plt.Axes, results: Results, metric: str, scale: float) -> None
         axes.plot(values[pair.engine], values[pair.twin], linestyle="none", marker=marker,
                   color=color, markersize=3.2, markeredgewidth=0.8, alpha=0.85)
         seen += [values[pair.engine], values[pair.twin]]
-    shown = np.array([value for value in seen if np.isfinite(value) and value > 0])
-    low, high = shown.min() / 1.15, shown.max() * 1.15
-    axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=1)
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("")
+    _twin.diagonal(axes, seen)
 
 
 def draw(results: Results, out: Path) -> list[Path]:
@@ -95,17 +86,10 @@ def draw(results: Results, out: Path) -> list[Path]:
         panels[title].set_xlabel(f"engine ({unit})")
         panels[title].set_ylabel(f"twin ({unit})")
         style.panel_label(panels[title], title)
-    panels["table"].axis("off")
-    table = panels["table"].table(rows, colLabels=COLUMNS, loc="upper center", cellLoc="center",
-                                  colWidths=[0.21, 0.11, 0.12, 0.09, 0.14, 0.1, 0.1, 0.13])
-    table.auto_set_font_size(False)
-    table.set_fontsize(6.5)
-    for (row, _), cell in table.get_celld().items():
-        cell.set_linewidth(0.3)
-        if row > 0 and rows[row - 1][-1]:
-            cell.get_text().set_color(style.RED)
-        if row > 0 and rows[row - 1][0].startswith("published"):
-            cell.set_facecolor("#eeeeee")
+    style.cell_table(panels["table"], rows, COLUMNS,
+                     [0.21, 0.11, 0.12, 0.09, 0.14, 0.1, 0.1, 0.13],
+                     red=[bool(row[-1]) for row in rows],
+                     grey=[row[0].startswith("published") for row in rows])
     handles = [plt.Line2D([], [], linestyle="none", color=color, marker=marker, label=label)
                for color, marker, label in ((style.BLUE, "o", "fitted twin"),
                                             (style.VERMILION, "x", "the paper's model, K1..K7"))]

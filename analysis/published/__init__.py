@@ -2,6 +2,12 @@
 
 x is empty where a value does not belong to a sweep position; y is in the unit of the metric's name.
 What a paper claims in a sentence is in experiments/claims.yaml instead.
+
+slora_a10g.csv has columns of its own: what S-LoRA measured of itself on an A10G in its synthetic
+benchmarks (numbers out of S-LoRA/S-LoRA@c1ddf48878, Apache-2.0, the file of each in `source`), with
+adapters in its settings S1 (rank 8) and S2 (64 to 8). The runs are the later ones where it has two
+series of a benchmark; the skewed ones, and those without adapters at 2 requests/s, it has in the
+earlier series (backup) only. A setting that several benchmarks share has a row for each.
 """
 from __future__ import annotations
 
@@ -21,6 +27,11 @@ def _rows(paper: str) -> tuple[Row, ...]:
     path = Path(__file__).with_name(f"{paper}.csv")
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(csv.DictReader(file))
+
+
+def table(name: str) -> tuple[Row, ...]:
+    """Every row of <name>.csv, as text by column."""
+    return _rows(name)
 
 
 def _select(spec_id: str, metric: str, technique: str) -> list[Row]:

@@ -2,22 +2,24 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from analysis import draw, published
+from analysis import draw, published, style
 from analysis import steps as step_metrics
 from analysis.errors import ResultsError
-from analysis.figures import (_cdfs, caraserve_fig03, caraserve_fig05, caraserve_fig15,
-                              caraserve_fig19, caraserve_loads, caraserve_routes,
+from analysis.figures import (_cdfs, caraserve_a10g, caraserve_fig03, caraserve_fig05,
+                              caraserve_fig15, caraserve_fig19, caraserve_loads, caraserve_routes,
                               caraserve_tab01)
 from analysis.results import Results
 from caraserve_results import (CAPABLE, FIGURES, cdfs, fig03, fig16, loads, requests, steps,
                                tab01)
-from conftest import Spec
+from conftest import ROOT, Spec
 
 
 def loaded(root: Path, datasets: dict) -> Results:
@@ -266,3 +268,43 @@ def test_a_cell_that_is_otherwise_does_not_count(tmp_path, label, change):
     differs = [cell for cell in caraserve_tab01.cells(results, label).values()
                if cell.declared != cell.shown]
     assert len(differs) == (0 if change[3] and label == "slora" else 1)
+
+
+def test_the_outside_check_by_load(tmp_path):
+    FIGURES["caraserve/a10g"](Spec(tmp_path, "caraserve/a10g"))
+    results = Results.load("caraserve/a10g", tmp_path)
+    slow, full = caraserve_a10g.runs(results)
+    assert (slow.regime, full.regime) == ("not saturated", "saturated")
+    assert slow.error("throughput") == 0 and slow.error("TTFT") == pytest.approx(10)
+    rows = caraserve_a10g.rows_of([slow, full])
+    assert [row[0] for row in rows] == ["not saturated", "saturated", "all"]
+    assert rows[2][1:] == ["2", "0.00", "10.0", "10.0", "10.0", ""]
+    full.twin["latency per output token"] *= 1.2
+    assert caraserve_a10g.rows_of([full])[0][-1] == "beyond the limits"
+
+
+def test_the_outside_check_needs_a_setting_that_was_measured(tmp_path):
+    spec = Spec(tmp_path, "a/b")
+    spec.add("slora", 0, {"workload.adapters.ranks": "[8]", "workload.adapters.count": 7,
+                          "workload.arrivals.trace": "mine.csv",
+                          "workload.popularity.exponent": 1.0}, {})
+    spec.write()
+    with pytest.raises(ResultsError, match="none of its points is a setting of"):
+        caraserve_a10g.runs(Results.load("a/b", tmp_path))
+
+
+@pytest.mark.parametrize("hardware, backend, said", [
+    ("A10-24G", "twin", True), ("A100-80G, A10-24G-fast-copies", "twin", True),
+    ("A100-80G", "twin", False), ("A10-24G", "cuda", False)])
+def test_figures_of_the_a10_say_how_far_it_was_checked(tmp_path, hardware, backend, said):
+    spec = Spec(tmp_path, "a/b")
+    spec.add("slora", 0, {}, {})
+    spec.write(hardware=hardware, backend=backend)
+    footer = style.footer_text(Results.load("a/b", tmp_path))
+    assert ("checked against S-LoRA's own runs" in footer) == said
+
+
+def test_s_loras_requests_are_what_the_script_writes():
+    done = subprocess.run([sys.executable, str(ROOT / "data/slora_requests.py"), "--check"],
+                          check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -159,7 +159,7 @@ TEST(HostLoraCost, GrowsWithRankAndRows) {
 }
 
 TEST(HostLoraCost, AProfileThatDoesNotSayIsRefused) {
-  const HardwareProfile silent = load_hardware_profile(base_path("hardware", "a100-80g"));
+  const HardwareProfile silent = load_hardware_profile(base_path("hardware", "a800-80g"));
   const RooflineCostModel cost = seven_b(silent);
   EXPECT_THAT(cost.no_host_lora(), HasSubstr("it needs the section 'host_lora'"));
   EXPECT_THROW(cost.host_lora(prompt(8, 8), HostCopy::kFused), InvariantError);
@@ -167,7 +167,7 @@ TEST(HostLoraCost, AProfileThatDoesNotSayIsRefused) {
 }
 
 TEST(HostLoraCost, EffectiveSettingsHaveTheSectionWhereTheProfileHas) {
-  HardwareProfile with = a10(), without = load_hardware_profile(base_path("hardware", "a100-80g"));
+  HardwareProfile with = a10(), without = load_hardware_profile(base_path("hardware", "a800-80g"));
   const ConfigNode node = with.effective();
   ASSERT_NE(node.find("host_lora"), nullptr);
   EXPECT_EQ(node.find("host_lora")->find("chunk_rows")->scalar, "8");
