@@ -23,6 +23,24 @@ def mean_s(results: Points, index: int, prefill: bool) -> float:
     return float(times.mean()) if times.size else float("nan")
 
 
+def host_lora_s(results: Points, index: int) -> tuple[float, float]:
+    """LoRA on the host of a prompt's layer: until inputs have come to workers and results back, and
+    the slowest worker's computing; medians over the prompts' steps. Where the engine computes it by
+    itself the first is 0."""
+    read = results.point(index).read_several(
+        ["steps/prompt_tokens", "steps/host_layers", "steps/parts/lora"],
+        optional=["steps/host_data", "steps/host_compute"])
+    prompts = read["steps/prompt_tokens"] > 0
+
+    def by_layer(name: str) -> float:
+        layers = np.maximum(read["steps/host_layers"][prompts], 1)
+        return float(np.median(read[name][prompts] / layers)) / 1e9
+
+    if "steps/host_data" not in read:
+        return 0.0, by_layer("steps/parts/lora")
+    return by_layer("steps/host_data"), by_layer("steps/host_compute")
+
+
 def load_mean_s(results: Points, index: int) -> float:
     """Mean time from the decision to load an adapter until it is there, from /events; NaN without
     a load."""

@@ -140,6 +140,41 @@ def a10g(spec: Any) -> Path:
     return spec.write()
 
 
+def hosted(spec: Any, place: dict[str, Any], compute_ms: float, data_ms: float | None) -> None:
+    """Prompts of two layers whose LoRA workers compute; without data the engine does."""
+    own = steps([100, 200], [16, 16], lora=[2 * compute_ms] * 2)
+    own |= {"steps/host_layers": [2, 2], "context": '{"processors": 16}'}
+    if data_ms is not None:
+        own |= {"steps/host_data": [int(2 * data_ms * MS)] * 2,
+                "steps/host_compute": [int(2 * compute_ms * MS)] * 2}
+    for seed in range(2):
+        spec.add("caraserve", seed, place, {}, datasets=own)
+
+
+def fig17(spec: Any) -> Path:
+    """Sockets take 0.2 ms for each process, shared memory 0.1 ms whatever their number."""
+    for count in range(1, 9):
+        for transport, data_ms in (("shared", 0.1), ("sockets", 0.2 * count)):
+            hosted(spec, {"runtime.host_lora_transport": transport,
+                          "runtime.host_lora_workers": count,
+                          "workload.lengths.prompt": 16 * count}, 0.3, data_ms)
+    return spec.write()
+
+
+def fig18(spec: Any) -> Path:
+    """0.01 ms for each token; processes are one and a half times as fast as threads."""
+    def place(tokens: int, by: str, processes: int, rows: int, threads: int) -> dict[str, Any]:
+        return {"workload.lengths.prompt": tokens, "runtime.host_lora": by,
+                "runtime.host_lora_workers": processes, "runtime.host_lora_rows": rows,
+                "runtime.threads": threads}
+    for tokens in (16, 64, 256):
+        hosted(spec, place(tokens, "processes", 1, 512, 1), 0.01 * tokens, 0.0)
+    for count in (1, 2, 4, 8):
+        hosted(spec, place(128, "processes", count, 128 // count, 1), 1.2 / count, 0.08 / count)
+        hosted(spec, place(128, "inline", 1, 512, count), 1.92 / count, None)
+    return spec.write()
+
+
 ROUTED = {"rank-aware (bgmv)": 1.2, "most-idle (bgmv)": 1.4, "random (bgmv)": 1.45,
           "first-fit (bgmv)": 1.9}
 
@@ -208,6 +243,7 @@ FIGURES = {
         for count in (128, 512)]),
     "caraserve/fig15": lambda spec: cdfs(spec, [
         {"model": "llama-2-13b", "hardware": "a10-24g"}]),
-    "caraserve/a10g": a10g, "caraserve/fig16": fig16, "caraserve/fig19": fig19,
+    "caraserve/a10g": a10g, "caraserve/fig16": fig16, "caraserve/fig17": fig17,
+    "caraserve/fig18": fig18, "caraserve/fig19": fig19,
     "caraserve/routes": routes, "caraserve/tab01": tab01, "caraserve/loads": loads_by_path,
 }

@@ -13,9 +13,9 @@ import pytest
 from analysis import draw, published, style
 from analysis import steps as step_metrics
 from analysis.errors import ResultsError
-from analysis.figures import (_cdfs, caraserve_a10g, caraserve_fig03, caraserve_fig05,
-                              caraserve_fig15, caraserve_fig19, caraserve_loads, caraserve_routes,
-                              caraserve_tab01)
+from analysis.figures import (_cdfs, _lora_workers, caraserve_a10g, caraserve_fig03,
+                              caraserve_fig05, caraserve_fig15, caraserve_fig17, caraserve_fig18,
+                              caraserve_fig19, caraserve_loads, caraserve_routes, caraserve_tab01)
 from analysis.results import Results
 from caraserve_results import (CAPABLE, FIGURES, cdfs, fig03, fig16, loads, requests, steps,
                                tab01)
@@ -204,6 +204,35 @@ def test_loads_are_multiples_of_what_is_all_on_the_device(tmp_path):
     assert caraserve_loads.over_cached(results, "ttft_mean_s", "ondmd, rebuild") == {2: 3, 8: 3}
     text = "\n".join(table(tmp_path, "caraserve/loads"))
     assert text.count("3.000") == 4 and text.count("1.500") == 4 and "cached, " not in text
+
+
+def test_data_apart_from_computing(tmp_path):
+    results = made(tmp_path, "caraserve/fig17")
+    assert caraserve_fig17.claim_value(results, "shared") == pytest.approx(1e-4)
+    assert caraserve_fig17.claim_value(results, "flat") == pytest.approx(1)
+    assert caraserve_fig17.claim_value(results, "sockets") == pytest.approx(1)
+    rows = [line.split() for line in table(tmp_path, "caraserve/fig17")[2:]]
+    assert rows[7][2:] == ["8", "1.600", "0.300", "1.900"]
+    assert rows[15][2:] == ["8", "0.100", "0.300", "0.400"]
+
+
+def test_processes_beside_threads(tmp_path):
+    results = made(tmp_path, "caraserve/fig18")
+    assert caraserve_fig18.claim_value(results, "one-core") == pytest.approx(1)
+    assert caraserve_fig18.claim_value(results, "speedup") == pytest.approx(1.5)
+    lines = [line.split() for line in table(tmp_path, "caraserve/fig18")]
+    assert lines[4] == ["256", "2.560"] and lines[-1] == ["8", "0.160", "0.240", "1.50"]
+
+
+@pytest.mark.parametrize("figure, value, text", [
+    ("fig17", "flat", "on 3 processors 2 numbers of processes have a core each"),
+    ("fig18", "speedup", "8 processes beside the engine need 9 processors")])
+def test_a_verdict_that_needs_more_cores_stays_open(tmp_path, monkeypatch, figure, value, text):
+    results = made(tmp_path, f"caraserve/{figure}")
+    monkeypatch.setattr(_lora_workers, "processors", lambda results: 3)
+    module = {"fig17": caraserve_fig17, "fig18": caraserve_fig18}[figure]
+    with pytest.raises(ValueError, match=text):
+        module.claim_value(results, value)
 
 
 def test_what_caraserve_takes_off_a_cold_start(tmp_path):

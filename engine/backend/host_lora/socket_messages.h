@@ -49,6 +49,7 @@ struct Reply {
   struct Head {
     std::uint32_t number = 0;
     std::int64_t compute_ns = 0;
+    std::int64_t computed_at = 0;  // steady clock, ns
     std::uint64_t bytes = 0;
   } head;
   std::vector<std::byte> rows;

@@ -146,6 +146,7 @@ std::uint32_t Team::begin(const Rows& rows, std::span<const Group> groups,
   std::copy(jobs.begin(), jobs.end(), jobs_);
   board_->round = {rows, after_, static_cast<std::int32_t>(jobs.size()), pieces};
   board_->abandoned.store(0);
+  posted_at_ = 0;  // where a device signals, nobody knows when
   after_ += static_cast<std::uint32_t>(jobs.size());
   ++number_;
   open_ = true;
@@ -252,17 +253,21 @@ bool Team::wait(int job) {
   const int of = static_cast<int>(participants_.size()) + callers_;
   std::int64_t compute = 0;
   std::int64_t done_at = posted_at_;
+  std::int64_t receiving = 0;  // replies, after they were computed
   if (callers_ > 0) compute_units(ops_, memory_, job, 0, of);
   int position = callers_;
   for (Participant& worker : participants_) {
     const Line& line = board_->lines[worker.worker];
+    const std::int64_t begin = clock_ns();
     const bool came =
         !worker.lost &&
         (board_->layout.sockets ? receive(job, position, &worker)
                                 : await(&worker, &board_->lines[worker.worker].done, number));
     if (came && board_->layout.sockets) {
-      compute = std::max(compute, worker.reply.head.compute_ns);
-      done_at = clock_ns();
+      const Reply::Head& reply = worker.reply.head;
+      compute = std::max(compute, reply.compute_ns);
+      done_at = std::max(done_at, reply.computed_at);
+      receiving += clock_ns() - std::max(begin, reply.computed_at);
     } else if (came) {
       compute = std::max(compute, line.compute_ns);
       done_at = std::max(done_at, line.done_at);
@@ -275,7 +280,8 @@ bool Team::wait(int job) {
     ++position;
   }
   work_.compute += compute;
-  work_.data += std::max<std::int64_t>(0, done_at - posted_at_ - compute);
+  if (posted_at_ == 0) return true;
+  work_.data += std::max<std::int64_t>(0, done_at - posted_at_ - compute) + receiving;
   return true;
 }
 

@@ -117,7 +117,6 @@ void serve_socket(const kernels::Ops& ops, const Memory& memory, int worker) {
   while (receive(kSocketDescriptor, &request)) {
     const std::int64_t begin = clock_ns();
     const Rows& rows = request.head.rows;
-    reply.head = {request.head.number, 0, 0};
     reply.rows.resize(request.result_bytes());
     std::size_t x = 0;
     std::size_t out = 0;
@@ -130,8 +129,8 @@ void serve_socket(const kernels::Ops& ops, const Memory& memory, int worker) {
       x += request.x_bytes(unit);
       out += request.result_bytes(unit);
     }
-    reply.head.compute_ns = clock_ns() - begin;
-    reply.head.bytes = reply.rows.size();
+    const std::int64_t end = clock_ns();
+    reply.head = {request.head.number, end - begin, end, reply.rows.size()};
     if (!send(kSocketDescriptor, reply)) return;
   }
 }

@@ -175,10 +175,13 @@ TEST(Invariants, I13RequestsGoWhereTheirAdapterIs) {
       run(Fixture(), std::move(policy));
     });
   };
-  EXPECT_THAT(deciding({.migrations = {{RequestId{0}, ReplicaId{1}}}}),
-              HasSubstr("I13: a request migrates"));
-  EXPECT_THAT(deciding({.loads = {{AdapterId{1}, ReplicaId{0}}}}), HasSubstr("I13: a copy"));
-  EXPECT_EQ(deciding({.loads = {{AdapterId{0}, ReplicaId{0}}}}), "nothing");
+  Rebalance migration, there, elsewhere;
+  migration.migrations = {{RequestId{0}, ReplicaId{1}}};
+  there.loads = {{AdapterId{0}, ReplicaId{0}}};
+  elsewhere.loads = {{AdapterId{1}, ReplicaId{0}}};
+  EXPECT_THAT(deciding(migration), HasSubstr("I13: a request migrates"));
+  EXPECT_THAT(deciding(elsewhere), HasSubstr("I13: a copy"));
+  EXPECT_EQ(deciding(there), "nothing");
 }
 
 TEST(Invariants, I13AReplicaLoadsOnlyWhatItsRepositoryHas) {
