@@ -1,4 +1,4 @@
-"""What Figures 17 and 18 of CaraServe have in common: LoRA of a layer by workers of this machine."""
+"""What CaraServe's Figures 17 and 18 share: LoRA of a layer by workers of this machine."""
 from __future__ import annotations
 
 import numpy as np

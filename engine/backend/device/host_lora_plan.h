@@ -28,7 +28,7 @@ struct HostLoraPlan {
   int rows_per_worker = 8;    // of one adapter that one worker is given at most, c in CaraServe 4.2
   std::vector<int> cores;     // worker i keeps to cores[i % size]; empty: to none
   bool shares_cores = false;  // there are fewer cores than workers and threads
-  std::string program = "/proc/self/exe";      // of processes: a servelab
+  std::string program = "/proc/self/exe";    // of processes: a servelab
   std::chrono::milliseconds patience{5000};  // with a process that does not answer
 };
 

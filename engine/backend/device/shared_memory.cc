@@ -15,8 +15,8 @@ namespace servelab {
 namespace {
 
 [[noreturn]] void refuse(const char* what, std::size_t bytes, const std::string& why) {
-  throw MachineError("shared memory: no " + std::to_string((bytes + kMiB - 1) / kMiB) + " MiB for " +
-                  what + ": " + why);
+  throw MachineError("shared memory: no " + std::to_string((bytes + kMiB - 1) / kMiB) +
+                     " MiB for " + what + ": " + why);
 }
 
 std::byte* map(int descriptor, std::size_t bytes, int protection) {
