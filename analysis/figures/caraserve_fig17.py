@@ -21,11 +21,11 @@ def times_ms(results: Results, transport: str) -> dict[int, tuple[float, float, 
 
 
 def claim_value(results: Results, what: str) -> float:
-    """Where each process has a core: "shared": the most that data take (s); "flat": the largest over
-    the smallest time; "sockets": R2 of a line through the times of their data."""
+    """Where each process has a core: "shared": the most that data take (s); "flat": the largest
+    over the smallest time; "sockets": R2 of a line through the times of their data."""
+    times = times_ms(results, "sockets" if what == "sockets" else "shared")
     own = {count: sum(time[:2]) if what == "flat" else time[0]
-           for count, time in times_ms(results, "sockets" if what == "sockets" else "shared").items()
-           if count < workers.processors(results)}
+           for count, time in times.items() if count < workers.processors(results)}
     if what == "shared":
         return max(own.values()) / 1e3
     if len(own) < WITH_CORES:

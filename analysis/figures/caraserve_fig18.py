@@ -28,8 +28,8 @@ def one_core_ms(results: Results) -> dict[int, tuple[float, float]]:
 
 
 def several_ms(results: Results, by: str) -> dict[int, tuple[float, float]]:
-    """By processes or threads: the time of TOKENS, and how repeats deviate. Threads that share cores
-    are left out: the engine times its leading one, which may have had a core all the while."""
+    """By processes or threads: the time of TOKENS, and how repeats deviate. Threads that share
+    cores are left out: the engine times its leading one, which may have had a core all along."""
     name = "host_lora_workers" if by == "processes" else "threads"
     found = {}
     for count in workers.swept(results, name, host_lora=by, prompt=TOKENS):
