@@ -146,7 +146,7 @@ std::uint32_t Team::begin(const Rows& rows, std::span<const Group> groups,
   std::copy(jobs.begin(), jobs.end(), jobs_);
   board_->round = {rows, after_, static_cast<std::int32_t>(jobs.size()), pieces};
   board_->abandoned.store(0);
-  posted_at_ = 0;  // where a device signals, nobody knows when
+  posted_at_ = sent_at_ = 0;  // where a device signals, nobody knows when
   after_ += static_cast<std::uint32_t>(jobs.size());
   ++number_;
   open_ = true;
@@ -190,6 +190,7 @@ void Team::post(int job) {
     int position = callers_;
     for (Participant& worker : participants_) send(job, position++, &worker);
   }
+  sent_at_ = clock_ns();
   board_->signal.store(board_->round.first + static_cast<std::uint32_t>(job),
                        std::memory_order_seq_cst);
   if (board_->layout.sockets) return;
@@ -252,8 +253,7 @@ bool Team::wait(int job) {
   if (!await_signal(number)) return false;
   const int of = static_cast<int>(participants_.size()) + callers_;
   std::int64_t compute = 0;
-  std::int64_t done_at = posted_at_;
-  std::int64_t receiving = 0;  // replies, after they were computed
+  std::int64_t done_at = sent_at_;  // as if the caller had done nothing but wait
   if (callers_ > 0) compute_units(ops_, memory_, job, 0, of);
   int position = callers_;
   for (Participant& worker : participants_) {
@@ -266,8 +266,8 @@ bool Team::wait(int job) {
     if (came && board_->layout.sockets) {
       const Reply::Head& reply = worker.reply.head;
       compute = std::max(compute, reply.compute_ns);
-      done_at = std::max(done_at, reply.computed_at);
-      receiving += clock_ns() - std::max(begin, reply.computed_at);
+      done_at =
+          std::max(done_at, reply.computed_at) + clock_ns() - std::max(begin, reply.computed_at);
     } else if (came) {
       compute = std::max(compute, line.compute_ns);
       done_at = std::max(done_at, line.done_at);
@@ -281,7 +281,7 @@ bool Team::wait(int job) {
   }
   work_.compute += compute;
   if (posted_at_ == 0) return true;
-  work_.data += std::max<std::int64_t>(0, done_at - posted_at_ - compute) + receiving;
+  work_.data += std::max<std::int64_t>(0, done_at - posted_at_ - compute);
   return true;
 }
 

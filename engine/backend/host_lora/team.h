@@ -117,7 +117,8 @@ class Team {
   bool open_ = false;
   int callers_ = 0;  // position of the caller's own part: 0, where it helps
   std::vector<Participant> participants_;
-  std::int64_t posted_at_ = 0;
+  std::int64_t posted_at_ = 0;  // of the latest job, steady clock; 0: by a device
+  std::int64_t sent_at_ = 0;    // when messages of it had gone
   Request request_;
   std::uint32_t number_ = 0;  // of the round
   std::uint32_t after_ = 1;   // the number behind the last job's

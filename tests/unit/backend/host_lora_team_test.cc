@@ -286,7 +286,8 @@ TEST(HostLoraTeam, AWorkerThatDoesNotStartIsToldAndLeavesNothing) {
 
 TEST(HostLoraTeam, WithoutSharedMemoryThereAreNoProcesses) {
   TeamSettings huge = settings(processes(1));
-  huge.most_rows = 1 << 30;
+  const Bytes rows = 4 * machine_memory() / static_cast<Bytes>(2 * kMostColumns * kElement);
+  huge.most_rows = static_cast<int>(std::min<Bytes>(rows, 1 << 30));
   try {
     const Team team(huge);
     FAIL() << "there is no such memory";
