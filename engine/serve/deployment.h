@@ -113,8 +113,7 @@ class DeploymentView {
   double mean_output_tokens() const { return mean_output_tokens_; }
 
   // The spec's replicas: each with every model, its repository and nothing held before the first
-  // request. Adapters'
-  // bytes are those on as many devices as these have.
+  // request. Adapters' bytes are those on as many devices as these have.
   const Deployment& equal_replicas() const { return equal_replicas_; }
   UnitMemory memory(const Unit& unit) const;
   // The oracle of engine.cached_adapters: a unit holds all that it stores.
