@@ -140,7 +140,7 @@ def test_what_has_no_results_is_listed_with_its_command(made):
     _, html, markdown = made
     text = Page(html).ids["figure-dlora-fig11a"]
     assert "not run:" in text and "servelab run experiments/dlora/fig11a.yaml" in text
-    assert "No spec yet: caraserve/fig17, caraserve/fig18" in html
+    assert "No spec yet: infinilora/fig01a, infinilora/fig01b" in html
     assert "fig11a.yaml" in markdown
 
 
