@@ -66,11 +66,14 @@ void compute(const kernels::Ops& ops, const Rows& rows, const Target& target,
 }
 
 kernels::LoraPair find(const Memory& memory, std::uint64_t adapter, int layer, int layer_kind) {
-  const auto* const table = reinterpret_cast<const kernels::LoraPair*>(memory.weights + adapter);
+  // In numbers: where workers are threads the weights begin at address 0.
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.weights);
+  const auto* const table = reinterpret_cast<const kernels::LoraPair*>(begin + adapter);
   kernels::LoraPair pair = table[adapter_entry(layer, static_cast<LinearLayer>(layer_kind))];
   // Its panels' addresses are the engine's.
-  const auto here = [&memory](const void* there) {
-    return memory.weights + (reinterpret_cast<std::uintptr_t>(there) - memory.board->weights);
+  const auto here = [&](const void* there) {
+    const auto address = reinterpret_cast<std::uintptr_t>(there) - memory.board->weights;
+    return reinterpret_cast<const void*>(begin + address);
   };
   if (pair.rank == 0) return pair;
   pair.a.data = here(pair.a.data);
