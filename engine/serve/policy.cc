@@ -15,9 +15,8 @@ void EngineSettings::fields(ParamFields& f) {
         "an oracle: all adapters on the device from the start, in no memory (twin and null)");
   f.add("load_path", &load_path,
         "how adapters are copied to the device: in one from pinned memory, by layers that steps "
-        "wait "
-        "for one by one, as a framework does it from pageable memory, or so and then rebuilt while "
-        "the serving loop stands still")
+        "wait for one by one, as a framework does it from pageable memory, or so and then rebuilt "
+        "while the serving loop stands still")
       .one_of({kLoadPaths.begin(), kLoadPaths.end()});
   f.add("device_share", &device_share,
         "share of the device's SMs that steps get (a technique's plan may say otherwise)")

@@ -65,10 +65,6 @@ class Bench {
     settings.most_rows = rows;
     settings.x_row_bytes = kWidth * sizeof(std::uint16_t);
     settings.out_row_bytes = kWidth * sizeof(float);
-    settings.memory = [](std::size_t bytes) {
-      auto buffer = std::make_shared<Buffer>(bytes, "a benchmark's rows");
-      return HostMemory(buffer->data(), [buffer](std::byte*) {});
-    };
     team_ = std::make_unique<Team>(settings);
     const auto weights = random_adapter(wide_model(), "a", kRank, {"q"}, 1);
     adapter_ = std::make_unique<PackedAdapter>(*weights, DType::kBf16, 0, team_->adapters());

@@ -103,7 +103,7 @@ TEST(CudaHostLora, ProcessesGiveTheBitsOfThreads) {
     mode.host_copy = copy;
     const auto expected = run(threads.cuda.get(), batch, mode);
     EXPECT_EQ(run(processes.cuda.get(), batch, mode), expected) << name(copy);
-    for (const int worker : child_processes()) ::kill(worker, SIGKILL);
+    for (const int worker : test::lora_workers_of(::getpid())) ::kill(worker, SIGKILL);
     EXPECT_EQ(run(processes.cuda.get(), batch, mode), expected) << name(copy);
   }
 }

@@ -12,6 +12,7 @@
 
 #include "engine/core/rng.h"
 #include "engine/record/hdf5_reader.h"
+#include "tests/support/lora_workers.h"
 #include "tests/support/program.h"
 
 namespace servelab {
@@ -33,18 +34,6 @@ constexpr const char* kHead =
     "  arrivals: {process: poisson, rate: 40}\n"
     "  popularity: {kind: round-robin}\n"
     "  lengths: {source: uniform, prompt_range: [20, 60], output_range: [1, 8]}\n";
-
-// LoRA workers of a process.
-std::set<int> workers_of(pid_t process) {
-  std::set<int> found;
-  std::error_code gone;
-  for (const auto& thread :
-       fs::directory_iterator("/proc/" + std::to_string(process) + "/task", gone)) {
-    std::ifstream list(thread.path() / "children");
-    for (int child = 0; list >> child;) found.insert(child);
-  }
-  return found;
-}
 
 // One that nobody has asked how it ended does not live.
 bool lives(int process) {
@@ -114,7 +103,7 @@ TEST_F(HostLoraRun, WorkersKilledAtRandomMomentsCostNoRequest) {
   RngStream moments(1, "kills");
   int kills = 0;
   for (int nobody = 0; nobody < 100 && kills < 21;) {
-    const std::set<int> workers = workers_of(program.pid());
+    const std::set<int> workers = test::lora_workers_of(program.pid());
     nobody = workers.empty() ? nobody + 1 : 0;
     if (!workers.empty()) {
       const auto which = static_cast<std::ptrdiff_t>(moments.below(workers.size()));
@@ -141,7 +130,7 @@ TEST_F(HostLoraRun, WorkersEndWithARunThatIsKilled) {
                    2000)));
       for (int i = 0; i < 3000 && workers.size() < 3; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        workers = workers_of(program.pid());
+        workers = test::lora_workers_of(program.pid());
       }
       ASSERT_EQ(workers.size(), 3u);
       ::kill(*workers.begin(), SIGSTOP);  // one of them could not end by itself

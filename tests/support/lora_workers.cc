@@ -2,6 +2,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
+#include <system_error>
 
 namespace servelab::test {
 
@@ -16,11 +19,19 @@ HostLoraPlan lora_workers(HostLoraBy by, int workers, HostLoraTransport transpor
   return plan;
 }
 
-std::set<int> child_processes() {
+std::set<int> lora_workers_of(int process) {
+  const std::filesystem::path processes = "/proc";
   std::set<int> found;
-  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+  std::error_code gone;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(processes / std::to_string(process) / "task", gone)) {
     std::ifstream list(thread.path() / "children");
-    for (int process = 0; list >> process;) found.insert(process);
+    for (int child = 0; list >> child;) {
+      // A child is the engine's program until it has become its own.
+      std::ifstream file(processes / std::to_string(child) / "cmdline");
+      const std::string line(std::istreambuf_iterator<char>(file), {});
+      if (line.find("lora-worker") != std::string::npos) found.insert(child);
+    }
   }
   return found;
 }

@@ -12,8 +12,8 @@ namespace servelab::test {
 HostLoraPlan lora_workers(HostLoraBy by, int workers,
                           HostLoraTransport transport = HostLoraTransport::kShared);
 
-// Children of this process, from all of its threads.
-std::set<int> child_processes();
+// LoRA workers that are a process's, begun by any of its threads.
+std::set<int> lora_workers_of(int process);
 
 }  // namespace servelab::test
 

@@ -146,10 +146,6 @@ void CpuDevice::Impl::start_workers(std::size_t h_row) {
   settings.most_rows = options_.max_batch_tokens;
   settings.x_row_bytes = h_row;
   settings.out_row_bytes = static_cast<std::size_t>(widest_output_) * sizeof(float);
-  settings.memory = [](std::size_t bytes) {
-    auto buffer = std::make_shared<Buffer>(bytes, "what LoRA workers read and write");
-    return HostMemory(buffer->data(), [buffer](std::byte*) {});
-  };
   workers_ = std::make_unique<host_lora::Team>(settings);
   h_ = workers_->x();
   job_of_.assign(static_cast<std::size_t>(settings.most_jobs), -1);

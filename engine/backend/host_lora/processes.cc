@@ -2,12 +2,13 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -53,32 +54,16 @@ void limit_waits(int socket, std::chrono::milliseconds patience) {
   }
 }
 
-// What a process is begun with.
+// What a process is begun with. Not by posix_spawn: a worker is to end with the engine from before
+// its first instruction, even where somebody stops it there.
 class Spawning {
  public:
-  Spawning() {
-    ::posix_spawn_file_actions_init(&actions_);
-    ::posix_spawnattr_init(&attributes_);
-    // A group of its own: what a terminal sends to the engine is the engine's affair.
-    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP);
-    ::posix_spawnattr_setpgroup(&attributes_, 0);
-  }
-  ~Spawning() {
-    ::posix_spawn_file_actions_destroy(&actions_);
-    ::posix_spawnattr_destroy(&attributes_);
-  }
-  Spawning(const Spawning&) = delete;
-  Spawning& operator=(const Spawning&) = delete;
-
   // By way of a number that no worker's file has.
   void give(int descriptor, int as) {
     const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, kFirstFree);
     if (copy < 0) fail("no file for a LoRA worker");
-    copies_.push_back(std::make_shared<Descriptor>(copy));
-    ::posix_spawn_file_actions_adddup2(&actions_, copy, as);
-  }
-  void close_from(int descriptor) {
-    ::posix_spawn_file_actions_addclosefrom_np(&actions_, descriptor);
+    copies_.push_back({std::make_shared<Descriptor>(copy), as});
+    files_end_ = std::max(files_end_, as + 1);
   }
   // Its process, or 0 with errno.
   int begin(const std::string& program, const std::string& argument) {
@@ -86,16 +71,47 @@ class Spawning {
     std::string verb = "lora-worker";
     std::string last = argument;
     const std::array<char*, 4> arguments = {name.data(), verb.data(), last.data(), nullptr};
-    pid_t pid = 0;
-    errno =
-        ::posix_spawn(&pid, program.c_str(), &actions_, &attributes_, arguments.data(), environ);
-    return errno == 0 ? pid : 0;
+    sigset_t all;
+    sigset_t usual;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &usual);  // no handler runs in memory that is shared
+    volatile int problem = 0;
+    const pid_t pid = ::vfork();
+    if (pid == 0) {
+      problem = become(program.c_str(), arguments.data(), usual);
+      ::_exit(1);
+    }
+    if (pid < 0) problem = errno;
+    ::pthread_sigmask(SIG_SETMASK, &usual, nullptr);
+    if (problem == 0) return pid;
+    if (pid > 0) ::waitpid(pid, nullptr, 0);
+    errno = problem;
+    return 0;
   }
 
  private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-  std::vector<Owned> copies_;
+  struct Copy {
+    Owned file;
+    int as;
+  };
+
+  // In the new process, with the engine's memory: only what a signal handler may do. Returns errno
+  // where it cannot.
+  int become(const char* program, char* const* arguments, const sigset_t& signals) const {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // with the thread that begins it, however that ends
+    // A group of its own: what a terminal sends to the engine is the engine's affair.
+    if (::setpgid(0, 0) != 0) return errno;
+    for (const Copy& copy : copies_) {
+      if (::dup2(copy.file->number(), copy.as) < 0) return errno;
+    }
+    if (::close_range(static_cast<unsigned>(files_end_), ~0U, 0) != 0) return errno;
+    ::sigprocmask(SIG_SETMASK, &signals, nullptr);
+    ::execve(program, arguments, environ);
+    return errno;
+  }
+
+  std::vector<Copy> copies_;
+  int files_end_ = 0;
 };
 
 }  // namespace
@@ -207,7 +223,6 @@ void Processes::begin(int worker) {
       limit_waits(socket->number(), plan_.patience);
       spawning.give(its_socket->number(), kSocketDescriptor);
     }
-    spawning.close_from(board_->layout.sockets ? kSocketDescriptor + 1 : kSocketDescriptor);
     const int pid = spawning.begin(plan_.program, std::to_string(worker));
     if (pid == 0) fail("LoRA worker " + std::to_string(worker) + " could not be started");
     self.pid = pid;

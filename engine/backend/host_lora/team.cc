@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/backend/device/buffer.h"
 #include "engine/backend/device/thread_team.h"
 #include "engine/backend/host_lora/futex.h"
 #include "engine/backend/host_lora/worker.h"
@@ -32,6 +33,11 @@ std::int64_t clock_ns() { return Clock::now().time_since_epoch().count(); }
 
 bool reached(std::uint32_t word, std::uint32_t number) {
   return static_cast<std::int32_t>(word - number) >= 0;
+}
+
+HostMemory plain_memory(std::size_t bytes) {
+  auto buffer = std::make_shared<Buffer>(bytes, "what LoRA workers read and write");
+  return HostMemory(buffer->data(), [buffer](std::byte*) {});
 }
 
 }  // namespace
@@ -82,7 +88,7 @@ void Team::lay_out() {
     layout.weights_bytes = shared_weights_->most();
     memory_.weights = shared_weights_->data();
   } else {
-    own_ = settings_.memory(bytes);
+    own_ = settings_.memory ? settings_.memory(bytes) : plain_memory(bytes);
     exchange_ = {own_.get(), bytes};
     adapters_ = std::make_shared<AdapterStorage>();
   }

@@ -34,7 +34,7 @@ struct TeamSettings {
   int most_rows = 0;  // of x
   std::size_t x_row_bytes = 0;
   std::size_t out_row_bytes = 0;
-  // Makes the memory of the board, x and results, zeroed, where workers are threads.
+  // Makes the memory of the board, x and results, where workers are threads; empty: plain memory.
   std::function<HostMemory(std::size_t)> memory;
 };
 
@@ -60,7 +60,6 @@ class Team {
   // All that workers and engine share, and in it the word that a device signals by.
   std::span<std::byte> exchange() const { return exchange_; }
   std::uint32_t* signal_word() const;
-  int most_jobs() const { return settings_.most_jobs; }
 
   // Begins a round and returns the number of job 0; job i has that + i, wrapping around. One round
   // at a time; groups and jobs at least one.

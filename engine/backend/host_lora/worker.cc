@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -149,8 +148,6 @@ void serve_board(const kernels::Ops& ops, const Memory& memory, int worker,
 }
 
 int serve_process(int worker) {
-  // Ends with the engine's thread that began it, however that ends.
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::prctl(PR_SET_NAME, "servelab-lora");
   try {
     struct stat exchanged {};

@@ -39,10 +39,6 @@ TeamSettings settings(const HostLoraPlan& plan) {
   settings.most_rows = kMostRows;
   settings.x_row_bytes = kMostColumns * kElement;
   settings.out_row_bytes = kMostColumns * kElement;
-  settings.memory = [](std::size_t bytes) {
-    auto buffer = std::make_shared<Buffer>(bytes, "a test's rows");
-    return HostMemory(buffer->data(), [buffer](std::byte*) {});
-  };
   return settings;
 }
 
@@ -161,13 +157,16 @@ TEST(HostLoraTeam, KilledAt20RandomMomentsNothingIsLostOrDifferent) {
     Rounds rounds(settings(processes(2, transport)));
     RngStream rng(3, "kills");
     std::atomic<bool> over{false};
-    std::thread killer([&over] {
+    std::set<int> killed;
+    std::thread killer([&] {
       RngStream moments(4, "kills");
       for (int kills = 0; kills < 20;) {
-        const std::set<int> alive = test::child_processes();
+        const std::set<int> alive = test::lora_workers_of(::getpid());
         if (!alive.empty()) {
           const auto which = static_cast<std::ptrdiff_t>(moments.below(alive.size()));
-          ::kill(*std::next(alive.begin(), which), SIGKILL);
+          const int worker = *std::next(alive.begin(), which);
+          ::kill(worker, SIGKILL);
+          killed.insert(worker);
           ++kills;
         }
         std::this_thread::sleep_for(std::chrono::microseconds(moments.below(8000)));
@@ -181,17 +180,23 @@ TEST(HostLoraTeam, KilledAt20RandomMomentsNothingIsLostOrDifferent) {
     }
     killer.join();
     EXPECT_GT(lost, 0);
-    // All of them are back in the end.
+    // Others are there for all of them in the end.
+    const auto others = [&] {
+      int count = 0;
+      for (const int worker : test::lora_workers_of(::getpid()))
+        if (!killed.contains(worker)) ++count;
+      return count;
+    };
     int last = 1;
-    for (int i = 0; i < 5000 && (last > 0 || test::child_processes().size() < 2); ++i) {
+    for (int i = 0; i < 5000 && (last > 0 || others() < 2); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       rounds.run(&rng);
       last = rounds.team.take_work().lost;
     }
     EXPECT_EQ(last, 0);
-    EXPECT_EQ(test::child_processes().size(), 2u);
+    EXPECT_EQ(others(), 2);
   }
-  EXPECT_TRUE(test::child_processes().empty());
+  EXPECT_TRUE(test::lora_workers_of(::getpid()).empty());
 }
 
 // A worker that is stopped does not answer: it is ended, its part computed, and another begun.
@@ -201,17 +206,17 @@ TEST(HostLoraTeam, AWorkerThatStopsIsReplaced) {
     plan.patience = std::chrono::milliseconds(200);
     Rounds rounds(settings(plan));
     RngStream rng(5, "stops");
-    const std::set<int> before = test::child_processes();
+    const std::set<int> before = test::lora_workers_of(::getpid());
     rounds.run(&rng, [&](int job) {
       if (job == 4) ::kill(*before.begin(), SIGSTOP);
     });
     const HostWork work = rounds.team.take_work();
     EXPECT_EQ(work.lost, 1);
     EXPECT_GT(work.recomputed, 0);
-    for (int i = 0; i < 5000 && test::child_processes().size() < 2; ++i) {
+    for (int i = 0; i < 5000 && test::lora_workers_of(::getpid()).size() < 2; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    EXPECT_FALSE(test::child_processes().contains(*before.begin()));
+    EXPECT_FALSE(test::lora_workers_of(::getpid()).contains(*before.begin()));
     rounds.run(&rng);
     EXPECT_EQ(rounds.team.take_work().lost, 0);
   }
@@ -223,8 +228,8 @@ TEST(HostLoraTeam, AWorkerThatDiesBetweenSignalAndReplyLeavesItsPartToTheCaller)
   RngStream rng(6, "deaths");
   int lost = 0;
   for (int i = 0; i < 6; ++i) {
-    while (test::child_processes().empty()) std::this_thread::yield();
-    const int worker = *test::child_processes().begin();
+    while (test::lora_workers_of(::getpid()).empty()) std::this_thread::yield();
+    const int worker = *test::lora_workers_of(::getpid()).begin();
     rounds.run(&rng, [&](int job) {
       if (job != 3) return;
       ::kill(worker, SIGSTOP);  // it sees no signal any more
@@ -281,7 +286,7 @@ TEST(HostLoraTeam, AWorkerThatDoesNotStartIsToldAndLeavesNothing) {
                                        "No such file or directory"));
   plan.program = "/bin/false";
   EXPECT_THAT(refusal(plan), HasSubstr("did not start: exit code 1"));
-  EXPECT_TRUE(test::child_processes().empty());
+  EXPECT_TRUE(test::lora_workers_of(::getpid()).empty());
 }
 
 TEST(HostLoraTeam, WithoutSharedMemoryThereAreNoProcesses) {
@@ -296,7 +301,7 @@ TEST(HostLoraTeam, WithoutSharedMemoryThereAreNoProcesses) {
                 AllOf(HasSubstr("shared memory: no "),
                       HasSubstr(" MiB for what LoRA workers read and write: this machine has ")));
   }
-  EXPECT_TRUE(test::child_processes().empty());
+  EXPECT_TRUE(test::lora_workers_of(::getpid()).empty());
 }
 
 }  // namespace
