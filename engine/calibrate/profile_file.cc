@@ -80,14 +80,17 @@ std::string lora_line(const char* name, const FittedLora& lora) {
 
 }  // namespace
 
-std::string profile_yaml(HardwareProfile profile, PlacementConstants paper,
+std::string profile_yaml(HardwareProfile profile, std::optional<PlacementConstants> paper,
                          const std::string& heading) {
   profile.cost_model = "fitted";
   ConfigNode node = effective_params(&profile);
   ConfigNode fitted = effective_params(&profile.fitted);
-  ConfigNode placement = effective_params(&paper);
-  for (ConfigNode* each : {&node, &fitted, &placement}) round_numbers(each);
-  return comment(heading) + lines(node, "") + "\nfitted:\n" + lines(fitted, "  ") +
+  for (ConfigNode* each : {&node, &fitted}) round_numbers(each);
+  const std::string own = comment(heading) + lines(node, "") + "\nfitted:\n" + lines(fitted, "  ");
+  if (!paper) return own;
+  ConfigNode placement = effective_params(&*paper);
+  round_numbers(&placement);
+  return own +
          "\n# The placement paper's own model (its Equation 1), used by cost_model: placement.\n" +
          "placement:\n" + lines(placement, "  ");
 }

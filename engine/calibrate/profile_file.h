@@ -2,6 +2,7 @@
 #ifndef SERVELAB_CALIBRATE_PROFILE_FILE_H_
 #define SERVELAB_CALIBRATE_PROFILE_FILE_H_
 
+#include <optional>
 #include <string>
 
 #include "engine/backend/cost/hardware.h"
@@ -10,8 +11,8 @@
 namespace servelab {
 
 // YAML that load_hardware_profile() reads back as `profile`, with the sections of both fitted
-// models. `heading`: comment lines without the #.
-std::string profile_yaml(HardwareProfile profile, PlacementConstants paper,
+// models, or without the paper's where there is none. `heading`: comment lines without the #.
+std::string profile_yaml(HardwareProfile profile, std::optional<PlacementConstants> paper,
                          const std::string& heading);
 
 // A profile that extends `name` (a file beside it) and uses the placement paper's model.

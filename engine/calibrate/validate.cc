@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/calibrate/measured_rows.h"
 #include "engine/core/check.h"
 #include "engine/record/atomic_file.h"
 #include "engine/record/hdf5_reader.h"
@@ -17,6 +18,9 @@
 
 namespace servelab {
 namespace {
+
+constexpr const char* kTwin = "twin";
+constexpr const char* kTooSmall = "device memory is too small";  // as the deployment says it
 
 // What may differ between an engine's point and its twins.
 bool is_variant_path(const std::string& path) {
@@ -287,6 +291,94 @@ void add_backends(const std::string& engine, Spec* spec) {
   spec->id += "_validate";
 }
 
+double Agreement::f1() const {
+  const int wrong = only_measured + only_twin;
+  return both + wrong > 0 ? 2.0 * both / (2 * both + wrong)
+                          : std::numeric_limits<double>::quiet_NaN();
+}
+
+namespace {
+
+void count(bool measured, bool twin, Agreement* agreement) {
+  (measured ? (twin ? agreement->both : agreement->only_measured)
+            : (twin ? agreement->only_twin : agreement->neither)) += 1;
+}
+
+}  // namespace
+
+Agreement starved(const std::vector<ValidatedPoint>& points, const std::string& variant) {
+  Agreement agreement;
+  for (const ValidatedPoint& p : points) {
+    if (p.variant != variant || !p.problem.empty()) continue;
+    count(regime_of(p.engine, p.incoming_tokens_per_s) == LoadRegime::kSaturated,
+          regime_of(p.twin, p.incoming_tokens_per_s) == LoadRegime::kSaturated, &agreement);
+  }
+  return agreement;
+}
+
+Agreement out_of_memory(const std::vector<ValidatedPoint>& points, const std::string& variant) {
+  Agreement agreement;
+  for (const ValidatedPoint& p : points) {
+    if (p.variant == variant) count(p.engine.out_of_memory, p.twin.out_of_memory, &agreement);
+  }
+  return agreement;
+}
+
+void add_rows(const MeasuredRows& rows, Spec* spec) {
+  std::vector<SweepPosition> positions;
+  for (const MeasuredRow& row : rows.rows) {
+    if (!row.is_run()) continue;
+    positions.push_back(position_of(*spec, row));
+    for (const auto& [key, value] : row.settings) {
+      if (std::find(spec->swept.begin(), spec->swept.end(), key) == spec->swept.end()) {
+        spec->swept.push_back(key);
+      }
+    }
+  }
+  if (positions.empty())
+    throw SpecError(rows.path +
+                    ": has no whole run; validate needs measured.tokens_per_s and the like");
+  spec->positions = std::move(positions);
+  spec->id += "_measured";
+}
+
+std::vector<ValidatedPoint> measured_points(const Spec& spec, const MeasuredRows& rows,
+                                            const RunOptions& options) {
+  const Columns columns = read_columns(options.out + "/" + spec.id + "/collected.h5");
+  std::vector<ValidatedPoint> points;
+  std::size_t position = 0;
+  for (const MeasuredRow& row : rows.rows) {
+    if (!row.is_run()) continue;
+    const SweepPosition& at = spec.positions.at(position);
+    const PointSettings settings =
+        resolve_point(spec, at, spec.techniques.front(), spec.seeds.front());
+    ValidatedPoint point;
+    point.label = coordinates_text(at, false);
+    point.incoming_tokens_per_s =
+        incoming_rate(settings, build_point_workload(settings, options.data_dir).workload);
+    point.engine = row.measured;
+    Outcome twin = outcome_of(columns.summary(position));
+    point.engine.busy_share = twin.busy_share;  // of a server that does not tell
+    const bool is_valid = columns.status.at(position) == "VALID";
+    twin.out_of_memory =
+        !is_valid && columns.reasons.at(position).find(kTooSmall) != std::string::npos;
+    if (!is_valid) point.problem = columns.reasons.at(position);
+    const auto add = [&](const std::string& variant, const Outcome& outcome) {
+      ValidatedPoint own = point;
+      own.variant = variant;
+      own.is_judged = variant == kTwin;
+      own.twin = outcome;
+      if (!own.is_judged) own.problem = outcome.out_of_memory ? "out of memory" : "";
+      if (point.engine.out_of_memory) own.problem = "out of memory";
+      points.push_back(std::move(own));
+    };
+    add(kTwin, twin);
+    for (const auto& [who, outcome] : row.predicted) add(who, outcome);
+    ++position;
+  }
+  return points;
+}
+
 std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& options) {
   const Columns columns = read_columns(options.out + "/" + spec.id + "/collected.h5");
   const std::size_t techniques = spec.techniques.size(), seeds = spec.seeds.size();
@@ -325,7 +417,7 @@ std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& op
         ValidatedPoint point;
         point.label = spec.techniques[t].label + " " + common +
                       (seeds > 1 ? " seed=" + std::to_string(spec.seeds[s]) : "");
-        point.variant = variant.empty() ? "twin" : variant;
+        point.variant = variant.empty() ? kTwin : variant;
         point.is_judged = is_judged;
         point.incoming_tokens_per_s =
             incoming_rate(settings, build_point_workload(settings, options.data_dir).workload);
@@ -346,16 +438,46 @@ std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& op
   return points;
 }
 
+namespace {
+
+std::string agreement_table(const std::vector<ValidatedPoint>& points) {
+  std::string text;
+  std::vector<std::string> seen;
+  for (const ValidatedPoint& p : points) {
+    if (std::find(seen.begin(), seen.end(), p.variant) != seen.end()) continue;
+    seen.push_back(p.variant);
+    const auto line = [&](const char* what, const Agreement& a) {
+      if (a.both + a.only_measured + a.only_twin == 0) return;
+      text += fmt::format(
+          "{:34} {:13} F1 {:.3f} ({} in both, {} measured only, {} in the twin only, {} neither)\n",
+          p.variant, what, a.f1(), a.both, a.only_measured, a.only_twin, a.neither);
+    };
+    line("starved", starved(points, p.variant));
+    line("out of memory", out_of_memory(points, p.variant));
+  }
+  return text;
+}
+
+}  // namespace
+
 bool validate(Spec spec, const ValidateOptions& options) {
   const ErrorLimits limits = parse_limits(options.limits);
-  add_backends(options.backend, &spec);
+  MeasuredRows rows;
+  if (options.measured.empty()) {
+    add_backends(options.backend, &spec);
+  } else {
+    rows = read_measured_rows(options.measured);
+    add_rows(rows, &spec);
+  }
   const RunReport report = run_spec(spec, options.run);
   if (!report.collected) {
     throw SpecError(spec.id + ": not every point was run; run the same command to go on");
   }
-  const std::vector<ValidatedPoint> points = paired_points(spec, options.run);
+  const std::vector<ValidatedPoint> points = rows.rows.empty()
+                                                 ? paired_points(spec, options.run)
+                                                 : measured_points(spec, rows, options.run);
   const std::vector<RegimeErrors> errors = regime_errors(points, limits);
-  fmt::print("{}\n{}", points_table(points), errors_table(errors));
+  fmt::print("{}\n{}{}", points_table(points), errors_table(errors), agreement_table(points));
   save_text(report.folder + "/validation.csv", errors_csv(errors));
   save_text(report.folder + "/validation_points.csv", points_csv(points));
   const auto refused = std::count_if(points.begin(), points.end(),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/calibrate/measured_rows.h"
 #include "engine/record/summary.h"
 #include "engine/run/runner.h"
 #include "engine/spec/spec.h"
@@ -21,12 +22,6 @@ enum class LoadRegime : std::uint8_t {
 const char* name(LoadRegime regime);
 
 // Of one point. Throughput counts prompt and output tokens; NaN where the run has no value.
-struct Outcome {
-  double tokens_per_s = 0;
-  double itl_s = 0;
-  double ttft_s = 0;
-  double busy_share = 0;  // time in steps over the whole run
-};
 Outcome outcome_of(const Summary& summary);
 
 // One point on the engine and one twin of it.
@@ -65,6 +60,15 @@ struct RegimeErrors {
 std::vector<RegimeErrors> regime_errors(const std::vector<ValidatedPoint>& points,
                                         const ErrorLimits& limits);
 
+// How often two agree that something happened; of runs that both have a value for.
+struct Agreement {
+  int both = 0, only_measured = 0, only_twin = 0, neither = 0;
+  double f1() const;  // NaN where neither ever saw it
+};
+// Served below 90 % of what came in; and did not start for lack of memory.
+Agreement starved(const std::vector<ValidatedPoint>& points, const std::string& variant);
+Agreement out_of_memory(const std::vector<ValidatedPoint>& points, const std::string& variant);
+
 std::string errors_table(const std::vector<RegimeErrors>& errors);
 std::string points_table(const std::vector<ValidatedPoint>& points);
 std::string points_csv(const std::vector<ValidatedPoint>& points);
@@ -73,6 +77,7 @@ std::string errors_csv(const std::vector<RegimeErrors>& errors);
 struct ValidateOptions {
   std::string backend = "cpu";  // of specs that do not sweep it: the engine
   std::string limits;
+  std::string measured;  // CSV (measured_rows.h): runs of a server that is not ours, in its place
   RunOptions run;
 };
 
@@ -83,6 +88,12 @@ void add_backends(const std::string& engine, Spec* spec);
 // Pairs every twin of a finished run with its engine point: same technique, seed and coordinates,
 // but for backend, hardware and workload.lengths.
 std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& options);
+
+// Gives a spec a position for each row, and pairs the twin of each, when it has run, and whoever
+// else predicted it with what was measured.
+void add_rows(const MeasuredRows& rows, Spec* spec);
+std::vector<ValidatedPoint> measured_points(const Spec& spec, const MeasuredRows& rows,
+                                            const RunOptions& options);
 
 // Runs what is not cached, prints both tables and writes validation.csv and validation_points.csv
 // into the spec's results. True when every regime of the judged twins is supported.

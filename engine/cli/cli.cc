@@ -202,6 +202,23 @@ int validate_command(Arguments& arguments) {
   return code;
 }
 
+int calibrate_command(Arguments& arguments) {
+  CalibrateFromOptions& from = arguments.calibrate_from;
+  if (from.rows.empty()) {
+    if (arguments.calibrate.model.empty())
+      return error("calibrate: --model or --from is required", kBadInput);
+    calibrate(arguments.calibrate);
+    return kOk;
+  }
+  if (from.spec.empty()) return error("calibrate --from: --spec is required", kBadInput);
+  from.experiments = arguments.experiments;
+  from.data_dir = data_dir(arguments.data);
+  from.out = arguments.calibrate.out.empty() ? "results/calibration/measured.yaml"
+                                             : arguments.calibrate.out;
+  calibrate_from(from);
+  return kOk;
+}
+
 int replay_command(const Arguments& arguments) {
   int code = kOk;
   for (const Spec& spec : load_specs(arguments)) {
@@ -273,7 +290,7 @@ int dispatch(const Commands& c, Arguments& arguments) {
   if (c.calibrate->parsed()) {
     arguments.calibrate.experiments = arguments.experiments;
     arguments.calibrate.stop = &stop_signal;
-    calibrate(arguments.calibrate);
+    return calibrate_command(arguments);
     return kOk;
   }
   if (c.op_times->parsed()) {

@@ -132,8 +132,8 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   add_common(c.generate, arguments, false);
   c.adapters = declare_adapters(app, &arguments->adapters);
   declare_python_verbs(app);
-  c.calibrate = declare_calibrate(app, &arguments->calibrate);
-  add_common(c.calibrate, arguments, false);
+  c.calibrate = declare_calibrate(app, &arguments->calibrate, &arguments->calibrate_from);
+  add_common(c.calibrate, arguments, true);
   c.op_times = declare_op_times(app, &arguments->op_times);
   c.perf_model = declare_perf_model(app, &arguments->perf_model);
   c.score = declare_score(app, &arguments->score);
@@ -145,6 +145,10 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.validate->add_option("--backend", arguments->validate.backend, "the engine")
       ->check(CLI::IsMember(accelerator_names()))
       ->capture_default_str();
+  c.validate
+      ->add_option("--measured", arguments->validate.measured,
+                   "CSV of another server's runs (engine/README.md), instead of running an engine")
+      ->check(CLI::ExistingFile);
   c.validate->add_option("--limits", arguments->validate.limits,
                          "SMAPE in percent; default throughput=5,itl=10,ttft=20");
   c.validate->add_option("--out", arguments->run.out, "where results go")->capture_default_str();

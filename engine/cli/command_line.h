@@ -8,6 +8,7 @@
 
 #include "engine/calibrate/calibrate.h"
 #include "engine/calibrate/op_times.h"
+#include "engine/calibrate/row_fit.h"
 #include "engine/calibrate/validate.h"
 #include "engine/cli/adapters_cli.h"
 #include "engine/cli/doctor/doctor_cli.h"
@@ -33,6 +34,7 @@ struct Arguments {
   GenerateOptions generate;
   AdaptersArguments adapters;
   CalibrateOptions calibrate;
+  CalibrateFromOptions calibrate_from;
   OpTimesOptions op_times;
   PerfModelArguments perf_model;
   ScoreArguments score;

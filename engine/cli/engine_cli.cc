@@ -32,14 +32,20 @@ CLI::App* declare_generate(CLI::App* app, GenerateOptions* options) {
   return command;
 }
 
-CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate) {
+CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate,
+                            CalibrateFromOptions* from) {
   CalibrateOptions& options = *calibrate;
   CLI::App* command = app->add_subcommand(
       "calibrate", "measure a real engine and write a hardware profile for the twin");
   command->add_option("--backend", options.backend, "an engine")
       ->check(CLI::IsMember(accelerator_names()))
       ->capture_default_str();
-  command->add_option("--model", options.model, "a name in base/model/")->required();
+  command->add_option("--model", options.model, "a name in base/model/");
+  command
+      ->add_option("--from", from->rows,
+                   "CSV of another server's steps or runs (engine/README.md), instead of measuring")
+      ->check(CLI::ExistingFile);
+  command->add_option("--spec", from->spec, "with --from: what the rows are of");
   command->add_option("--out", options.out,
                       "the profile; default: results/calibration/<name>.yaml");
   command->add_option("--threads", options.threads, "0: all processors")

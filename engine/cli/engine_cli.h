@@ -4,6 +4,7 @@
 
 #include "engine/calibrate/calibrate.h"
 #include "engine/calibrate/op_times.h"
+#include "engine/calibrate/row_fit.h"
 #include "engine/cli/generate.h"
 
 namespace CLI {
@@ -14,7 +15,7 @@ namespace servelab {
 
 // Each adds a command that fills its options, which outlive the parsing.
 CLI::App* declare_generate(CLI::App* app, GenerateOptions* options);
-CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* options);
+CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* options, CalibrateFromOptions* from);
 CLI::App* declare_op_times(CLI::App* app, OpTimesOptions* options);  // for programs: not in --help
 
 }  // namespace servelab

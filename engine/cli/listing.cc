@@ -164,6 +164,7 @@ std::string list_text(const Library& library) {
   }
   text += names_line("models", library.names("model"));
   text += names_line("hardware", library.names("hardware"));
+  text += names_line("engines (`engine.like`)", library.names("engine"));
   text += names_line("workloads", library.names("workload"));
   text += names_line("specs", library.spec_ids());
   return text;

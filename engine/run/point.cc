@@ -18,6 +18,7 @@
 #include "engine/run/point_check.h"
 #include "engine/run/real_run.h"
 #include "engine/serve/backend.h"
+#include "engine/spec/engine_file.h"
 #include "engine/spec/spec_text.h"
 
 namespace servelab {
@@ -37,6 +38,20 @@ ConfigNode section_of(const ConfigNode& settings, const std::string& name) {
 template <class T>
 void bind_section(const ConfigNode& settings, const char* name, T* out) {
   bind_params(section_of(settings, name), name, out);
+}
+
+// The spec's engine, over the one that it is like, whose costs join the hardware's.
+void bind_engine(const ConfigNode& settings, const Library& library, PointSettings* point) {
+  ConfigNode section = section_of(settings, "engine");
+  if (const ConfigNode* like = section.find("like")) {
+    if (!like->is_scalar()) throw SpecError(like->mark, "'like' must be a name or a path");
+    EngineFile file = load_engine_file(library.find("engine", like->scalar, like->mark));
+    bind_params(file.host, "host", &point->hardware.host);
+    point->hardware.engine_costs = file.costs;
+    merge_over(&file.engine, section);
+    section = std::move(file.engine);
+  }
+  bind_params(section, "engine", &point->engine);
 }
 
 void bind_cluster(const ConfigNode& settings, ClusterSection* out) {
@@ -294,7 +309,7 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
     point.model.bytes_per_weight = static_cast<int>(
         kernels::bytes_of(element_type(point.backend, point.runtime, point.model)));
   }
-  bind_section(settings, "engine", &point.engine);
+  bind_engine(settings, spec.library, &point);
   check_swept_params(spec, position);
   bind_technique(position, entry, spec.library, &point);
   point.technique->configure(&point.engine);
@@ -341,11 +356,16 @@ void use_registered_adapters(const std::string& registry, const WorkloadContext&
 
 }  // namespace
 
+int PointSettings::max_model_len() const {
+  return engine.max_model_len > 0 ? std::min(model.max_context_tokens, engine.max_model_len)
+                                  : model.max_context_tokens;
+}
+
 BuiltWorkload build_point_workload(const PointSettings& settings, const std::string& data_dir) {
   WorkloadContext context;
   context.seed = static_cast<std::uint64_t>(settings.seed);
   context.data_dir = data_dir;
-  context.max_context_tokens = settings.model.max_context_tokens;
+  context.max_context_tokens = settings.max_model_len();
   context.adapter_bytes = [&settings](int rank) {
     return adapter_bytes_per_device(settings.model, settings.cluster.tensor_parallel, rank,
                                     settings.lora.targets);

@@ -45,6 +45,8 @@ struct PointSettings {
   ConfigNode workload;                         // as written
   ConfigNode requested;                        // this point's settings as written
   std::int64_t seed = 0;
+
+  int max_model_len() const;  // tokens of one request: the model's limit, or the engine's below it
 };
 
 // Settings of one technique at one position. Throws SpecError with the place of what is wrong.

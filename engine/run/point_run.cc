@@ -35,11 +35,31 @@ Bytes merge_copy_bytes(const ModelConfig& model, const std::vector<std::string>&
   return bytes;
 }
 
+// What an engine reserves for a slot before it knows adapters; 0 where it knows them. vLLM: A and B
+// of each linear layer, of the embedding (A over the vocabulary) and of the LM head (B over it),
+// and rows for the tokens that an adapter may add, in both of these and in the base's own
+// embedding.
+Bytes reserved_slot_bytes(const PointSettings& settings, int devices) {
+  constexpr Bytes kAddedTokens = 256;
+  const EngineSettings& engine = settings.engine;
+  const ModelConfig& model = settings.model;
+  if (engine.slot_rank == 0) return 0;
+  Bytes bytes = adapter_bytes_per_device(
+      model, devices, engine.slot_rank,
+      engine.slot_targets.empty() ? settings.lora.targets : engine.slot_targets);
+  if (engine.slot_vocabulary) {
+    const Bytes wide = 2 * (Bytes{model.vocab} + kAddedTokens + model.hidden);
+    bytes += (wide * engine.slot_rank + 3 * kAddedTokens * model.hidden) * model.bytes_per_weight;
+  }
+  return bytes;
+}
+
 // Its memory on as many devices as the spec says, and on the others that a deployment may choose.
 ServedModel served_model(const PointSettings& settings) {
   ServedModel served;
   served.name = settings.model.name;
-  served.max_context_tokens = settings.model.max_context_tokens;
+  served.max_context_tokens = settings.max_model_len();
+  served.min_kv_tokens = settings.engine.max_model_len;
   const int all = settings.cluster.replicas * settings.cluster.tensor_parallel;
   std::set<int> counts = {settings.cluster.tensor_parallel};
   for (int devices = 1; devices <= all; devices *= 2) {
@@ -51,6 +71,10 @@ ServedModel served_model(const PointSettings& settings) {
                      settings.engine.limits.max_batch);
     ModelMemory& memory = served.memory[devices];
     memory = {needs.weights, needs.activations, needs.kv_per_token};
+    memory.activations +=
+        static_cast<Bytes>(settings.engine.bytes_per_logit * static_cast<double>(needs.logits) +
+                           settings.engine.other_memory_bytes);
+    memory.slot = reserved_slot_bytes(settings, devices);
     if (is_real(settings.backend) && settings.technique->capabilities().merges) {
       memory.activations += merge_copy_bytes(settings.model, settings.lora.targets);
     }

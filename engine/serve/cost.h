@@ -46,6 +46,7 @@ struct BatchShape {
 
   std::int64_t waiting = 0;          // requests queued at the replica, outside the step
   std::int64_t served_adapters = 0;  // adapters of the workload
+  std::int64_t adapter_slots = 0;    // that the replica has, filled or not; 0: without slots
 
   // One slice: `n` new positions after `context` earlier ones; `samples` when it ends in logits.
   void add_slice(std::int64_t n, std::int64_t context, bool samples) {

@@ -135,7 +135,7 @@ DeploymentView::DeploymentView(const ClusterSettings& settings, const Workload& 
     unit.models.push_back({static_cast<ModelId>(i), engine_.device_share, engine_.model_slots > 0});
   }
   unit.model_slots = std::min(engine_.model_slots, static_cast<int>(models_.size()));
-  unit.slot_rank = widest_rank(workload.adapters);
+  unit.slot_rank = std::max(engine_.slot_rank, widest_rank(workload.adapters));
   const Repositories& repositories = settings.repositories;
   SL_CHECK(
       repositories.empty() || repositories.size() == static_cast<std::size_t>(settings.replicas),
@@ -145,8 +145,11 @@ DeploymentView::DeploymentView(const ClusterSettings& settings, const Workload& 
     if (!repositories.empty()) unit.repository = repositories[static_cast<std::size_t>(i)];
     const std::size_t served = unit.repository ? unit.repository->size() : workload.adapters.size();
     const bool all = engine_.cached_adapters || engine_.adapter_slots == 0;
+    // Reserved slots are there whether or not there are adapters for them.
     unit.adapter_slots =
-        all ? static_cast<int>(served) : std::min(engine_.adapter_slots, static_cast<int>(served));
+        all ? static_cast<int>(served)
+            : std::min(engine_.adapter_slots,
+                       engine_.slot_rank > 0 ? INT32_MAX : static_cast<int>(served));
     equal_replicas_.units.push_back(unit);
     if (engine_.cached_adapters) hold_all(&equal_replicas_.units.back());
   }
@@ -176,6 +179,8 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
   UnitMemory memory;
   const int devices = static_cast<int>(unit.devices.size());
   Bytes largest_turn = 0;
+  Bytes reserved = 0;  // of a slot
+  int min_kv_tokens = 0;
   memory.blocks_per_page.resize(models_.size());
   for (const UnitModel& entry : unit.models) {
     const ModelMemory& needs = models_[index(entry.model)].on(devices);
@@ -188,6 +193,8 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
       memory.weights += needs.weights;
     }
     memory.activations = std::max(memory.activations, needs.activations);
+    reserved = std::max(reserved, needs.slot);
+    min_kv_tokens = std::max(min_kv_tokens, models_[index(entry.model)].min_kv_tokens);
   }
   for (const UnitModel& entry : unit.models) {
     memory.blocks_per_page[index(entry.model)] =
@@ -202,7 +209,8 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
       device_memory_ - memory.activations - memory.weights - unit.model_slots * largest_turn;
   if (memory.adapters.memory == AdapterMemory::kSlots) {
     memory.adapters.slots = unit.adapter_slots;
-    memory.adapters.slot_bytes = slot_bytes(adapter_table_, unit.slot_rank);
+    memory.adapters.slot_bytes =
+        reserved > 0 ? reserved : slot_bytes(adapter_table_, unit.slot_rank);
     if (!engine_.cached_adapters) left -= memory.adapters.slots * memory.adapters.slot_bytes;
   }
   if (left > 0 && memory.block_bytes > 0) {
@@ -215,6 +223,12 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
                      std::to_string(memory.adapters.slots) + " adapter slots of " +
                      mib(memory.adapters.slot_bytes) +
                      " leaves no KV block; lower engine.adapter_slots or the model's size";
+  } else if (const std::int64_t tokens = memory.kv_blocks * engine_.block_tokens;
+             tokens < min_kv_tokens) {
+    memory.refused = "device memory is too small: it leaves KV of " + std::to_string(tokens) +
+                     " tokens, fewer than the " + std::to_string(min_kv_tokens) +
+                     " of one request; lower engine.adapter_slots, engine.slot_rank or "
+                     "engine.max_model_len";
   }
   return memory;
 }

@@ -27,12 +27,14 @@ struct ModelMemory {
   Bytes weights = 0;
   Bytes activations = 0;  // of the largest step
   Bytes kv_per_token = 0;
+  Bytes slot = 0;  // of an adapter slot that is reserved (engine.slot_rank); 0: as adapters need
 };
 
 // A model of the run. Its id is its place in the run's table.
 struct ServedModel {
   std::string name;
   int max_context_tokens = 4096;
+  int min_kv_tokens = 0;              // below which an engine does not start
   std::map<int, ModelMemory> memory;  // by how many devices share it (tensor parallelism)
 
   // Throws SpecError where it cannot be shared by so many.

@@ -3,6 +3,7 @@
 #define SERVELAB_SERVE_ENGINE_SETTINGS_H_
 
 #include <string>
+#include <vector>
 
 #include "engine/core/params.h"
 #include "engine/serve/cost.h"
@@ -16,11 +17,21 @@ struct EngineLimits {
 };
 
 struct EngineSettings {
+  std::string like;  // a file of base/engine/ whose settings these start from
   EngineLimits limits;
   int block_tokens = 16;
   double memory_fraction = 0.9;  // of device memory that the engine may use
   AdapterMemory adapter_memory = AdapterMemory::kSlots;
   int adapter_slots = 0;  // kSlots: adapters on the device at once; 0: as many as are served
+  // What a slot is made for, where an engine reserves slots before it knows adapters, as vLLM does;
+  // 0 and empty: as wide and with such matrices as the adapters that are served.
+  int slot_rank = 0;
+  std::vector<std::string> slot_targets;
+  bool slot_vocabulary = false;
+  // Memory that a profiling run finds taken, beside weights and a step's activations.
+  double bytes_per_logit = 20;  // of each request that a step may sample for, and vocabulary entry
+  double other_memory_bytes = 0;  // outside of tensors: the driver, libraries, fragments
+  int max_model_len = 0;  // tokens of one request; 0: the model's own limit, with no minimum of KV
   // Each adapter is served as a model of its own, a copy of the base with the adapter folded in
   // (vllm-uniform); `model_slots` of all models are on the device at once; 0: all, always.
   bool adapters_as_models = false;

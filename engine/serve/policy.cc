@@ -3,6 +3,7 @@
 namespace servelab {
 
 void EngineSettings::fields(ParamFields& f) {
+  f.add("like", &like, "an engine of base/engine/, whose settings these start from");
   f.add("max_batch", &limits.max_batch, "requests in one step").range(1, 1 << 16);
   f.add("max_batch_tokens", &limits.max_batch_tokens, "new token positions in one step")
       .range(1, 1 << 24);
@@ -11,6 +12,25 @@ void EngineSettings::fields(ParamFields& f) {
       .range(0.01, 1);
   f.add("adapter_slots", &adapter_slots, "adapters on the device at once (0: all that are served)")
       .range(0, 1 << 20);
+  f.add("slot_rank", &slot_rank,
+        "widest rank that a slot takes, reserved for each slot whoever is served, as by vLLM's "
+        "max_lora_rank (0: the widest adapter's, for no more slots than adapters)")
+      .range(0, 4096);
+  f.add("slot_targets", &slot_targets,
+        "linear layers that a slot has room for (none: those of lora.targets)")
+      .one_of({"q", "k", "v", "o", "gate", "up", "down"});
+  f.add("slot_vocabulary", &slot_vocabulary,
+        "slots have room for the embedding and the LM head, and 256 tokens of an adapter's own");
+  f.add("bytes_per_logit", &bytes_per_logit,
+        "memory for sampling: of each request of max_batch and entry of the vocabulary")
+      .range(0, 1024);
+  f.add("other_memory_bytes", &other_memory_bytes,
+        "memory beside weights, activations, slots and KV: the driver's, libraries', fragments")
+      .range(0, 1e12);
+  f.add("max_model_len", &max_model_len,
+        "tokens of one request; an engine with room for fewer does not start (0: the model's "
+        "limit, and any room)")
+      .range(0, 1 << 24);
   f.add("cached_adapters", &cached_adapters,
         "an oracle: all adapters on the device from the start, in no memory (twin and null)");
   f.add("load_path", &load_path,

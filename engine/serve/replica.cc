@@ -119,6 +119,7 @@ void Replica::apply(StepPlan* plan) {
   if (view_.unit_->models.size() > 1) check_models(step);
   step.shape.waiting = static_cast<std::int64_t>(view_.waiting_.size() + view_.swapped_.size());
   step.shape.served_adapters = static_cast<std::int64_t>(view_.adapter_table_.size());
+  step.shape.adapter_slots = adapters_->slots();
   SL_CHECK(step.shape.tokens <= view_.limits_.max_batch_tokens,
            "I7: the step has more tokens than max_batch_tokens");
 

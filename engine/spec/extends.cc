@@ -104,7 +104,8 @@ void make_files_absolute(ConfigNode* node) {
     name->scalar = fs::absolute(beside).lexically_normal().string();
   };
   for (auto& [key, value] : node->members) {
-    if (key == "model" || key == "hardware" || key == "workload" || key == "extends") {
+    if (key == "model" || key == "hardware" || key == "workload" || key == "extends" ||
+        key == "like") {
       make_absolute(&value);
       for (ConfigNode& item : value.items) make_absolute(&item);
     }

@@ -12,8 +12,6 @@ constexpr double kNsPerUs = 1e3;
 constexpr std::int64_t kTableTokens = 1 << 16;  // larger steps are computed anew each time
 constexpr int kAllReducesPerLayer = 2;          // after o and after down
 constexpr std::int64_t kLogitBytes = 4;         // logits are sampled in fp32
-// Per logit: fp32 logits, their probabilities, sorted copy and int64 order of top-p sampling.
-constexpr std::int64_t kSamplingBytesPerLogit = 4 + 4 + 4 + 8;
 
 TimeNs to_ns(double us) { return static_cast<TimeNs>(us * kNsPerUs + 0.5); }
 
@@ -220,10 +218,13 @@ StepCost RooflineCostModel::step(const BatchShape& batch, Exec exec, LoraKernel 
   cost.collective = time.collective;
   cost.attention = to_ns(attention_us(batch) * model_.layers);
   if (exec == Exec::kUnmerged && batch.lora_tokens > 0) {
-    cost.lora = to_ns(lora_us(batch, kernel) * model_.layers);
+    cost.lora =
+        to_ns((lora_us(batch, kernel) + hardware_.engine_costs.layer_us(batch)) * model_.layers);
   }
   const auto requests = static_cast<double>(batch.prefill_requests + batch.decode_requests);
-  cost.host = to_ns(hardware_.host.step_us + hardware_.host.sequence_us * requests);
+  const EngineCosts& engine = hardware_.engine_costs;
+  cost.host = to_ns(hardware_.host.step_us + hardware_.host.sequence_us * requests +
+                    engine.waiting_us * static_cast<double>(batch.waiting));
   return cost;
 }
 
@@ -313,9 +314,9 @@ MemoryNeeds memory_needs(const ModelConfig& model, int tensor_parallel,
   needs.weights = (per_layer * model.layers + model.hidden +
                    vocab * model.hidden * (model.tied_embeddings ? 1 : 2)) *
                   model.bytes_per_weight;
-  // Residual stream and its normed copy, gate and up, their product; then logits of sampled rows.
-  needs.activations = max_batch_tokens * (2LL * model.hidden + 3 * ffn) * model.bytes_per_weight +
-                      std::min(max_batch, max_batch_tokens) * model.vocab * kSamplingBytesPerLogit;
+  // Residual stream and its normed copy, gate and up, their product.
+  needs.activations = max_batch_tokens * (2LL * model.hidden + 3 * ffn) * model.bytes_per_weight;
+  needs.logits = std::min(max_batch, max_batch_tokens) * model.vocab;
   needs.kv_per_token = 2LL * model.layers * kv_heads * model.head_dim * model.bytes_per_weight;
   return needs;
 }

@@ -66,7 +66,8 @@ class RooflineCostModel : public CostModel {
 // Device memory of one of `tensor_parallel` devices.
 struct MemoryNeeds {
   Bytes weights = 0;
-  Bytes activations = 0;  // of max_batch_tokens rows; logits and sampling of max_batch rows
+  Bytes activations = 0;    // of max_batch_tokens rows
+  std::int64_t logits = 0;  // that a step may sample from: of max_batch rows
   Bytes kv_per_token = 0;
 };
 MemoryNeeds memory_needs(const ModelConfig& model, int tensor_parallel,

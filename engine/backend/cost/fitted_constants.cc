@@ -57,6 +57,8 @@ void FittedConstants::fields(ParamFields& f) {
   add_time(f, "decode_key_ns", &decode_key_ns, "per key that a decode reads");
   add_time(f, "decode_request_us", &decode_request_us, "attention per decoding request");
   for (const auto& row : kernels::kLoraKinds) add_lora(f, row.name, &of(row.kind));
+  add_time(f, "lora_slot_us", &lora_slot_us, "per slot for adapters, in steps with any adapter");
+  add_time(f, "lora_pair_us", &lora_pair_us, "per row with an adapter and distinct adapter");
   add_time(f, "lora_prefill_token_us", &lora_prefill_token_us, "per prefill row with an adapter");
   add_time(f, "lora_prefill_rank_token_us", &lora_prefill_rank_token_us,
            "per rank of each prefill row");

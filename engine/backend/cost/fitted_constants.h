@@ -44,6 +44,8 @@ struct FittedConstants {
   double decode_request_us = 0;   // decoding request
 
   std::array<FittedLora, kernels::kLoraKinds.size()> lora;
+  double lora_slot_us = 0;                  // per slot for adapters, in steps with any
+  double lora_pair_us = 0;                  // per row with an adapter and distinct adapter
   double lora_prefill_token_us = 0;         // per prefill row with an adapter
   double lora_prefill_rank_token_us = 0;    // per rank of each such row
   double lora_prefill_adapter_rank_us = 0;  // per rank of each prefilled prompt's adapter

@@ -87,6 +87,8 @@ double FittedCostModel::lora_us(const BatchShape& batch, LoraKernel kernel) cons
   const LoraWork work = lora_work(kernel, batch);
   return lora.fixed_us + lora.row_us * work.rows + lora.row_rank_us * work.measure +
          lora.adapter_us * work.adapters + lora.adapter_rank_us * work.adapter_ranks +
+         constants_.lora_slot_us * real(batch.adapter_slots) +
+         constants_.lora_pair_us * real(batch.lora_tokens) * real(batch.lora_adapters) +
          constants_.lora_prefill_token_us * work.prefill_rows +
          constants_.lora_prefill_rank_token_us * work.prefill_rank_rows +
          constants_.lora_prefill_adapter_rank_us * work.prefill_adapter_ranks;

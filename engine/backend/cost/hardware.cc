@@ -119,8 +119,28 @@ void HardwareProfile::fields(ParamFields& f) {
   f.add("source", &source, "where the numbers come from").required();
 }
 
+double EngineCosts::layer_us(const BatchShape& batch) const {
+  const auto rows = static_cast<double>(batch.lora_tokens);
+  const auto adapters = static_cast<double>(batch.lora_adapters);
+  return adapter_us * adapters + adapter_rank_us * static_cast<double>(batch.lora_rank_sum) +
+         token_us * rows + pair_us * rows * adapters +
+         slot_us * static_cast<double>(batch.adapter_slots);
+}
+
+void EngineCosts::fields(ParamFields& f) {
+  constexpr double kMaxUs = 1e6;
+  f.add("adapter_us", &adapter_us, "of a layer, per distinct adapter").range(0, kMaxUs);
+  f.add("adapter_rank_us", &adapter_rank_us, "of a layer, per rank of each").range(0, kMaxUs);
+  f.add("token_us", &token_us, "of a layer, per row with an adapter").range(0, kMaxUs);
+  f.add("pair_us", &pair_us, "of a layer, per row with an adapter and distinct adapter")
+      .range(0, kMaxUs);
+  f.add("slot_us", &slot_us, "of a layer, per slot, in steps with any adapter").range(0, kMaxUs);
+  f.add("waiting_us", &waiting_us, "of a step, per waiting request").range(0, kMaxUs);
+}
+
 ConfigNode HardwareProfile::effective() {
   ConfigNode node = effective_params(this);
+  node.set("engine_costs", effective_params(&engine_costs));
   for (const ProfileSection& section : costs->sections(this)) {
     if (!section.is_left_out) node.set(section.name, section.fields.values());
   }

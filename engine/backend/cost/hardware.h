@@ -15,6 +15,7 @@
 #include "engine/backend/cost/fitted_constants.h"
 #include "engine/core/params.h"
 #include "engine/core/units.h"
+#include "engine/serve/cost.h"
 
 namespace servelab {
 
@@ -111,6 +112,19 @@ struct CopyConstants {
   void fields(ParamFields& f);
 };
 
+// What an engine takes beside its kernels: of its generation, not of the device (`engine.like`).
+// LoRA's are of one layer. None where costs were measured whole (cost_model fitted, placement).
+struct EngineCosts {
+  double adapter_us = 0;       // per distinct adapter
+  double adapter_rank_us = 0;  // per rank of each
+  double token_us = 0;         // per row with an adapter
+  double pair_us = 0;          // per row with an adapter and distinct adapter
+  double slot_us = 0;          // per slot, in steps with any adapter
+  double waiting_us = 0;       // of a step, per waiting request
+  double layer_us(const BatchShape& batch) const;
+  void fields(ParamFields& f);
+};
+
 class CostModelKind;  // engine/backend/cost/make_cost_model.h
 
 struct HardwareProfile {
@@ -137,6 +151,7 @@ struct HardwareProfile {
   HostConstants host;
   HostLoraConstants host_lora;
   CopyConstants copies;
+  EngineCosts engine_costs;              // none of a file's: a spec's `engine.like` sets them
   FittedConstants fitted;                // cost_model fitted and placement
   std::shared_ptr<CostModelKind> costs;  // of a loaded profile: what `cost_model` names
 

@@ -225,53 +225,6 @@ TEST(CostModelTest, StepIsCheap) {
   EXPECT_LT(fastest_ns, 2000);  // loose: sanitizers and busy machines; the goal is 60
 }
 
-struct KvCapacity {
-  int slots;
-  int rank;
-  std::int64_t tokens;  // measured
-};
-
-// KV cache tokens of vLLM on H100 64 GB by adapter slots and rank, from the placement paper's logs,
-// with max_num_seqs = max_num_batched_tokens = 2048 and, assumed, vLLM's default memory share of
-// 0.9. On Llama we are further off with many slots: its slots take about a quarter more than
-// adapters of these targets do (rank 8), Qwen's do not. Probably vLLM's LoRA buffers for embedding
-// and LM head.
-void check_kv_capacity(const std::string& model_name, const std::vector<KvCapacity>& measured) {
-  const ModelConfig config = model(model_name);
-  const HardwareProfile hw = device("h100-64g");
-  const MemoryNeeds needs = memory_needs(config, 1, 2048, 2048);
-  for (const KvCapacity& row : measured) {
-    const Bytes adapters = row.slots * adapter_bytes_per_device(config, 1, row.rank, kAllTargets);
-    const double room = 0.9 * static_cast<double>(hw.memory_bytes) -
-                        static_cast<double>(needs.weights + needs.activations + adapters);
-    const double tokens = room / static_cast<double>(needs.kv_per_token);
-    const double error = tokens / static_cast<double>(row.tokens) - 1;
-    std::printf("%-13s %3d slots of rank %2d: %7lld tokens measured, %7.0f computed (%+.1f %%)\n",
-                model_name.c_str(), row.slots, row.rank, static_cast<long long>(row.tokens), tokens,
-                error * 100);
-    if (row.slots <= 32) {
-      EXPECT_LT(std::abs(error), 0.10) << model_name << " " << row.slots;
-    }
-  }
-}
-
-TEST(MemoryNeedsTest, KvCapacityIsNearVllms) {
-  check_kv_capacity("llama-3.1-8b", {{8, 8, 305104},
-                                     {8, 32, 296352},
-                                     {32, 16, 284176},
-                                     {96, 8, 268384},
-                                     {96, 32, 168064},
-                                     {192, 16, 163456},
-                                     {384, 8, 154240}});
-  check_kv_capacity("qwen2.5-7b", {{8, 8, 700816},
-                                   {8, 32, 683472},
-                                   {32, 16, 657616},
-                                   {96, 8, 632384},
-                                   {96, 32, 430432},
-                                   {192, 16, 430432},
-                                   {384, 8, 430432}});
-}
-
 TEST(MemoryNeedsTest, TensorParallelDividesWeightsAndKv) {
   const ModelConfig config = model("llama-2-70b");
   const MemoryNeeds one = memory_needs(config, 1, 2048, 2048);

@@ -1,0 +1,363 @@
+#include "engine/calibrate/row_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <span>
+
+#include "engine/calibrate/nnls.h"
+#include "engine/calibrate/profile_file.h"
+#include "engine/calibrate/validate.h"
+#include "engine/core/check.h"
+#include "engine/record/atomic_file.h"
+#include "engine/run/point.h"
+
+namespace servelab {
+namespace {
+
+constexpr double kUsPerSecond = 1e6;
+constexpr double kBump = 0.01;
+constexpr double kFreeShare = 0.985;   // served of offered: all that come are served
+constexpr double kMostFeedback = 0.9;  // beyond it the line is no model of the run
+constexpr int kRounds = 6;             // of weights that follow from the fit, which settle by then
+// A term is told apart where at least so much of it, as a root mean square, is not made of others.
+constexpr double kOwnShare = 0.02;
+constexpr int kMostLeftOut = 16;  // values of a key, to leave one out after another
+
+double& at(TermValues& values, RowTerm term) { return values[static_cast<std::size_t>(term)]; }
+double at(const TermValues& values, RowTerm term) { return values[static_cast<std::size_t>(term)]; }
+
+struct Demand {
+  std::vector<double> shares;  // of requests, by adapter
+  double mean_rank = 0;        // over requests' adapters
+  double prompt = 0, output = 0;
+  double offered = 0;  // requests per second
+  double seconds = 0;
+  int slots = 0;
+  int max_waiting = 0;
+};
+
+Demand demand_of(const PointSettings& settings, const std::string& data_dir) {
+  const Workload workload = build_point_workload(settings, data_dir).workload;
+  Demand demand;
+  demand.shares.resize(workload.adapters.size());
+  const auto requests = static_cast<double>(workload.requests.size());
+  for (const Request& request : workload.requests) {
+    demand.prompt += request.prompt_tokens / requests;
+    demand.output += request.output_tokens / requests;
+    if (request.adapter == kBaseModel) continue;
+    demand.shares[index(request.adapter)] += 1 / requests;
+    demand.mean_rank += workload.adapters[index(request.adapter)].rank / requests;
+  }
+  const double last = workload.requests.empty() ? 0 : to_seconds(workload.requests.back().arrival);
+  demand.seconds = settings.cluster.stop_at_s > 0 ? settings.cluster.stop_at_s : last;
+  demand.offered = last > 0 ? requests / last : 0;
+  demand.slots = settings.engine.adapter_slots > 0 ? settings.engine.adapter_slots
+                                                   : static_cast<int>(workload.adapters.size());
+  return demand;
+}
+
+// Terms of a step with `decodes` requests and `prompt` tokens.
+TermValues terms_of(const Demand& demand, double decodes, double prompt, double adapters,
+                    double waiting, double context) {
+  const double rows = decodes + prompt;
+  const double with_adapter = adapters > 0 ? rows : 0;
+  TermValues terms{};
+  at(terms, RowTerm::kStep) = 1;
+  at(terms, RowTerm::kToken) = rows;
+  at(terms, RowTerm::kAdapter) = adapters;
+  at(terms, RowTerm::kAdapterRank) = adapters * demand.mean_rank;
+  at(terms, RowTerm::kPair) = with_adapter * adapters;
+  at(terms, RowTerm::kSlot) = adapters > 0 ? demand.slots : 0;
+  at(terms, RowTerm::kWaiting) = waiting;
+  at(terms, RowTerm::kContext) = decodes * context;
+  at(terms, RowTerm::kLoraToken) = with_adapter;
+  at(terms, RowTerm::kPromptToken) = prompt;
+  return terms;
+}
+
+TermValues terms_of_run(const Demand& demand, double requests_per_s, double itl_s) {
+  const double decodes = requests_per_s * demand.output * itl_s;
+  double adapters = 0;
+  for (const double share : demand.shares) adapters += 1 - std::exp(-share * decodes);
+  adapters = std::min<double>(adapters, demand.slots);
+  // Those that are not served wait, from the first on, as far as the queue goes.
+  const double growth = std::max(0.0, demand.offered - requests_per_s);
+  double waiting = growth * demand.seconds / 2;
+  if (demand.max_waiting > 0 && growth * demand.seconds > demand.max_waiting) {
+    waiting = demand.max_waiting * (1 - demand.max_waiting / (2 * growth * demand.seconds));
+  }
+  if (requests_per_s >= kFreeShare * demand.offered) waiting = 0;
+  return terms_of(demand, decodes, requests_per_s * demand.prompt * itl_s, adapters, waiting,
+                  demand.prompt + demand.output / 2);
+}
+
+double symmetric_errors(const std::vector<const RowEquation*>& rows, const TermValues& us) {
+  double sum = 0;
+  for (const RowEquation* row : rows) {
+    double fitted = 0;
+    for (std::size_t i = 0; i < us.size(); ++i) fitted += us[i] * row->terms[i] / kUsPerSecond;
+    sum += symmetric_error(fitted, row->itl_s);
+  }
+  return rows.empty() ? std::numeric_limits<double>::quiet_NaN()
+                      : sum / static_cast<double>(rows.size());
+}
+
+// Runs whose latency feeds back weigh by how much of an error in cost they show: ITL = f(B) and B =
+// rate x output x ITL, so that a change of f shows 1 / (1 - df/dB B / ITL) times.
+TermValues solve(const std::vector<const RowEquation*>& rows, const std::vector<RowTerm>& kept) {
+  TermValues us{};
+  for (int round = 0; round < kRounds; ++round) {
+    LeastSquares problem(kept.size());
+    for (const RowEquation* row : rows) {
+      double grown = 0;
+      for (std::size_t i = 0; i < us.size(); ++i) grown += us[i] * row->growth[i] / kUsPerSecond;
+      const double feedback =
+          row->feeds_back ? std::clamp(grown / (kBump * row->itl_s), 0.0, kMostFeedback) : 0;
+      std::vector<double> features;
+      for (const RowTerm term : kept) features.push_back(at(row->terms, term));
+      problem.add(features, row->itl_s * kUsPerSecond,
+                  1 / ((1 - feedback) * row->itl_s * kUsPerSecond));
+    }
+    const std::vector<double> solution = problem.solve();
+    for (std::size_t i = 0; i < kept.size(); ++i) at(us, kept[i]) = solution[i];
+  }
+  return us;
+}
+
+// Gram and Schmidt in the order of the terms: what is left of one when those before it have taken
+// their part.
+struct ToldApart {
+  std::vector<RowTerm> kept;
+  std::vector<std::pair<RowTerm, RowTerm>> not_told_apart;
+};
+ToldApart tell_apart(const std::vector<const RowEquation*>& rows) {
+  ToldApart fit;
+  std::vector<std::vector<double>> kept;
+  for (std::size_t i = 0; i < kRowTerms.size(); ++i) {
+    std::vector<double> column;
+    for (const RowEquation* row : rows) column.push_back(row->terms[i] / row->itl_s);
+    const auto norm = [](const std::vector<double>& v) {
+      double sum = 0;
+      for (const double x : v) sum += x * x;
+      return std::sqrt(sum);
+    };
+    const double whole = norm(column);
+    if (whole == 0) continue;
+    std::size_t nearest = 0;
+    double most = -1;
+    for (std::size_t k = 0; k < kept.size(); ++k) {
+      double dot = 0;
+      for (std::size_t r = 0; r < column.size(); ++r) dot += column[r] * kept[k][r];
+      if (std::abs(dot) > most) {
+        most = std::abs(dot);
+        nearest = k;
+      }
+      for (std::size_t r = 0; r < column.size(); ++r) column[r] -= dot * kept[k][r];
+    }
+    const double own = norm(column);
+    const auto term = static_cast<RowTerm>(i);
+    if (own < kOwnShare * whole) {
+      fit.not_told_apart.emplace_back(term, fit.kept[nearest]);
+      continue;
+    }
+    for (double& x : column) x /= own;
+    kept.push_back(std::move(column));
+    fit.kept.push_back(term);
+  }
+  return fit;
+}
+
+std::vector<std::string> keys_of(const MeasuredRows& rows) {
+  std::vector<std::string> keys;
+  for (const MeasuredRow& row : rows.rows) {
+    for (const auto& [key, value] : row.settings) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    }
+  }
+  return keys;
+}
+
+std::string table(const RowFit& fit) {
+  std::string text = fmt::format("{} rows; SMAPE of their ITL {:.2f} %\n", fit.rows, fit.error);
+  for (const RowTerm term : fit.kept) {
+    text += fmt::format("  {:12.4f} us per {}\n", at(fit.us, term),
+                        kRowTerms[static_cast<std::size_t>(term)]);
+  }
+  for (const auto& [term, beside] : fit.not_told_apart) {
+    text += fmt::format("             0 us per {}: these rows cannot tell it from {}\n",
+                        kRowTerms[static_cast<std::size_t>(term)],
+                        kRowTerms[static_cast<std::size_t>(beside)]);
+  }
+  for (const LeftOut& left : fit.left_out) {
+    text += fmt::format("  SMAPE {:5.2f} % of rows of each {} that it was not fitted to\n",
+                        left.error, left.key);
+  }
+  if (std::isnan(fit.load_s)) {
+    text += "  loads: no measured.load_s; over the host link, as the hardware profile says\n";
+  } else {
+    text += fmt::format("  {:12.4f} us per load\n", fit.load_s * kUsPerSecond);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
+                                   const std::string& data_dir) {
+  const std::vector<std::string> keys = keys_of(rows);
+  std::vector<RowEquation> all;
+  for (const MeasuredRow& row : rows.rows) {
+    if (!(row.measured.itl_s > 0)) continue;
+    const auto fail = [&](const std::string& what) {
+      throw SpecError(fmt::format("{}:{}: {}", rows.path, row.line, what));
+    };
+    const SweepPosition position = position_of(spec, row);
+    const PointSettings settings =
+        resolve_point(spec, position, spec.techniques.front(), spec.seeds.front());
+    RowEquation equation;
+    equation.line = row.line;
+    equation.itl_s = row.measured.itl_s;
+    const Demand demand = demand_of(settings, data_dir);
+    if (row.step) {
+      equation.terms = terms_of(demand, row.step->decodes, row.step->prefill_tokens,
+                                row.step->adapters, row.step->waiting, row.step->context);
+    } else {
+      if (!(row.measured.tokens_per_s > 0)) {
+        fail(
+            "a run's latency says nothing without measured.tokens_per_s; for a single step give "
+            "step.decodes");
+      }
+      const double requests_per_s = row.measured.tokens_per_s / (demand.prompt + demand.output);
+      const auto terms = [&](double itl_s) { return terms_of_run(demand, requests_per_s, itl_s); };
+      equation.terms = terms(equation.itl_s);
+      equation.growth = terms((1 + kBump) * equation.itl_s);
+      for (std::size_t i = 0; i < equation.terms.size(); ++i) {
+        equation.growth[i] -= equation.terms[i];
+      }
+      equation.feeds_back = requests_per_s >= kFreeShare * demand.offered;
+    }
+    for (const std::string& key : keys) {
+      std::string value;
+      for (const auto& [own, node] : row.settings) {
+        if (own == key) value = canonical_json(node);
+      }
+      equation.settings.push_back(value);
+    }
+    all.push_back(std::move(equation));
+  }
+  return all;
+}
+
+RowFit fit_rows(const std::vector<RowEquation>& equations, const std::vector<std::string>& keys) {
+  RowFit fit;
+  std::vector<const RowEquation*> all;
+  for (const RowEquation& row : equations) all.push_back(&row);
+  fit.rows = all.size();
+  const ToldApart told = tell_apart(all);
+  fit.kept = told.kept;
+  fit.not_told_apart = told.not_told_apart;
+  if (all.size() < fit.kept.size() + 2) {
+    throw SpecError(fmt::format(
+        "{} rows with a latency are too few for {} terms; measure at least {}, with batches, "
+        "adapters, slots and ranks that vary",
+        all.size(), fit.kept.size(), fit.kept.size() + 2));
+  }
+  if (std::find(fit.kept.begin(), fit.kept.end(), RowTerm::kToken) == fit.kept.end()) {
+    throw SpecError("all rows have the same batch; measure the latency at other rates");
+  }
+  fit.us = solve(all, fit.kept);
+  fit.error = symmetric_errors(all, fit.us);
+  for (std::size_t key = 0; key < keys.size(); ++key) {
+    std::set<std::string> values;
+    for (const RowEquation* row : all) values.insert(row->settings[key]);
+    if (values.size() < 2 || values.size() > kMostLeftOut) continue;
+    double sum = 0;
+    for (const std::string& value : values) {
+      std::vector<const RowEquation*> used, judged;
+      for (const RowEquation* row : all) {
+        (row->settings[key] == value ? judged : used).push_back(row);
+      }
+      sum += symmetric_errors(judged, solve(used, tell_apart(used).kept)) *
+             static_cast<double>(judged.size());
+    }
+    fit.left_out.push_back({keys[key], sum / static_cast<double>(all.size())});
+  }
+  return fit;
+}
+
+void put_constants(const RowFit& fit, FittedConstants* constants) {
+  const double step = at(fit.us, RowTerm::kStep);
+  const double token = at(fit.us, RowTerm::kToken);
+  constants->token_knots = {1, 2};
+  constants->dense_us = {step + token, step + 2 * token};
+  constants->sample_knots = {1};
+  constants->logits_us = {1e-3};  // part of the step; a table has no zeros
+  constants->prefill_token_us = at(fit.us, RowTerm::kPromptToken);
+  constants->decode_key_ns = at(fit.us, RowTerm::kContext) * 1e3;
+  // A server has one kernel, whatever a technique calls it.
+  for (FittedLora& lora : constants->lora) {
+    lora = {};
+    lora.row_us = at(fit.us, RowTerm::kLoraToken);
+    lora.adapter_us = at(fit.us, RowTerm::kAdapter);
+    lora.adapter_rank_us = at(fit.us, RowTerm::kAdapterRank);
+  }
+  constants->lora_prefill_token_us = at(fit.us, RowTerm::kLoraToken);
+  constants->lora_pair_us = at(fit.us, RowTerm::kPair);
+  constants->lora_slot_us = at(fit.us, RowTerm::kSlot);
+  constants->k2_us = at(fit.us, RowTerm::kWaiting);
+  if (!std::isnan(fit.load_s)) {
+    constants->load_latency_us = fit.load_s * kUsPerSecond;
+    constants->load_bytes_per_s = 1e15;  // the size is part of it
+  }
+}
+
+void calibrate_from(const CalibrateFromOptions& options) {
+  const std::filesystem::path out = options.out;
+  if (out.extension() != ".yaml") throw SpecError("--out " + options.out + " must end in .yaml");
+  const MeasuredRows rows = read_measured_rows(options.rows);
+  const Library library(options.experiments);
+  const Spec spec = load_spec(library.find_spec(options.spec), options.experiments);
+  const std::vector<std::string> keys = keys_of(rows);
+  RowFit fit = fit_rows(equations(spec, rows, options.data_dir), keys);
+  double loads = 0;
+  int load_rows = 0;
+  for (const MeasuredRow& row : rows.rows) {
+    if (std::isnan(row.load_s)) continue;
+    loads += row.load_s;
+    ++load_rows;
+  }
+  if (load_rows > 0) fit.load_s = loads / load_rows;
+  fmt::print("{}", table(fit));
+
+  const PointSettings settings =
+      resolve_point(spec, position_of(spec, {}), spec.techniques.front(), spec.seeds.front());
+  HardwareProfile profile = settings.hardware;
+  FittedConstants constants;
+  constants.model = settings.model.name;
+  constants.dtype = "bf16";
+  constants.lora_targets = settings.lora.targets;
+  constants.threads = 1;
+  constants.machine = profile.name;
+  constants.load_latency_us = profile.host_link_latency_us;
+  constants.load_bytes_per_s = profile.host_link_bytes_per_s * profile.host_link_fraction;
+  constants.disk_bytes_per_s = constants.load_bytes_per_s;
+  constants.swap_out_latency_us = profile.host_link_latency_us;
+  constants.swap_out_bytes_per_s = constants.load_bytes_per_s;
+  put_constants(fit, &constants);
+  profile.fitted = constants;
+  profile.name = out.stem().string();
+  profile.source =
+      fmt::format("servelab calibrate --from {} rows of {}: SMAPE of their ITL {:.2f} %", fit.rows,
+                  std::filesystem::path(options.rows).filename().string(), fit.error);
+  if (!out.parent_path().empty()) std::filesystem::create_directories(out.parent_path());
+  const std::string text = profile_yaml(profile, std::nullopt, table(fit));
+  save_atomically(options.out, std::as_bytes(std::span(text)));
+  fmt::print("wrote {}\n", options.out);
+}
+
+}  // namespace servelab

@@ -1,0 +1,86 @@
+// `servelab calibrate --from`: the constants of the fitted cost model from measurements of somebody
+// else's server, single steps or whole runs.
+//
+// A whole run gives one equation: its inter-token latency is the mean step of its mean batch. By
+// Little's law output tokens/s x latency requests decode; prompt tokens come in as requests do;
+// with Poisson arrivals sum over adapters of (1 - exp(-share x batch)) of them are in the step, at
+// most the slots.
+#ifndef SERVELAB_CALIBRATE_ROW_FIT_H_
+#define SERVELAB_CALIBRATE_ROW_FIT_H_
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "engine/backend/cost/fitted_constants.h"
+#include "engine/calibrate/measured_rows.h"
+#include "engine/spec/spec.h"
+
+namespace servelab {
+
+// What a step's time is a sum of, in the order in which one is kept where data cannot tell two
+// apart.
+enum class RowTerm : std::uint8_t {
+  kStep,         // once
+  kToken,        // per row: decoding requests and prompt tokens
+  kAdapter,      // per distinct adapter in the step
+  kAdapterRank,  // per rank of each
+  kPair,         // per row with an adapter and distinct adapter
+  kSlot,         // per reserved slot
+  kWaiting,      // per waiting request
+  kContext,      // per key that decodes read
+  kLoraToken,    // per row with an adapter, beside kToken
+  kPromptToken,  // per prompt token, beside kToken
+};
+inline constexpr std::array kRowTerms = {
+    "step", "token",           "adapter",  "rank of an adapter",    "token and adapter",
+    "slot", "waiting request", "key read", "token with an adapter", "prompt token"};
+using TermValues = std::array<double, kRowTerms.size()>;
+
+struct RowEquation {
+  int line = 0;
+  TermValues terms{};
+  double itl_s = 0;
+  // How much more a change of cost shows in the run's latency, where a slower server has larger
+  // batches: 1 in single steps and where no more requests can come in.
+  bool feeds_back = false;
+  TermValues growth{};                // of terms, where batch and latency are 1 % more
+  std::vector<std::string> settings;  // values by key, in the order of the keys
+};
+
+struct LeftOut {
+  std::string key;   // whose values were left out, one after another
+  double error = 0;  // SMAPE of the latencies of rows that were not fitted to, percent
+};
+
+struct RowFit {
+  TermValues us{};  // >= 0
+  std::vector<RowTerm> kept;
+  std::vector<std::pair<RowTerm, RowTerm>> not_told_apart;  // one that is 0, and one beside it
+  std::size_t rows = 0;
+  double error = 0;  // SMAPE of the latencies that it was fitted to, percent
+  std::vector<LeftOut> left_out;
+  double load_s = std::numeric_limits<double>::quiet_NaN();  // mean of one load
+};
+
+// Throws SpecError, naming what to measure, where there are fewer rows than terms can be told from.
+std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
+                                   const std::string& data_dir);
+RowFit fit_rows(const std::vector<RowEquation>& equations, const std::vector<std::string>& keys);
+
+// What the cost model reads; `load_bytes_per_s`: of adapters, beside load_s for each.
+void put_constants(const RowFit& fit, FittedConstants* constants);
+
+struct CalibrateFromOptions {
+  std::string rows;  // CSV
+  std::string spec;
+  std::string experiments = "experiments";
+  std::string data_dir;
+  std::string out;  // the profile
+};
+// Prints what was fitted and writes a profile that extends the spec's hardware.
+void calibrate_from(const CalibrateFromOptions& options);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_CALIBRATE_ROW_FIT_H_
