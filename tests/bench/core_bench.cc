@@ -68,5 +68,34 @@ void BM_RegisteredAdapters(benchmark::State& state) {
 }
 BENCHMARK(BM_RegisteredAdapters)->Arg(8)->Arg(1000)->Arg(40000)->Unit(benchmark::kMillisecond);
 
+// Against the requests that wait for a slot: 384 adapters on 8 slots, cut off after as many steps
+// as the first end in. Time per step must not grow.
+void BM_Starving(benchmark::State& state) {
+  test::WorkloadShape shape;
+  shape.requests = static_cast<int>(state.range(0));
+  shape.adapters = 384;
+  shape.burst = true;
+  shape.base_share = 0;
+  const Workload workload = test::make_workload(shape, 1);
+  test::RunOptions options;
+  options.technique = "vllm-lora";
+  options.engine.limits.max_batch = 512;
+  options.engine.limits.max_batch_tokens = 2048;
+  options.engine.adapter_slots = 8;
+  options.kv_blocks = 16'000;
+  options.stop_at = from_seconds(10);
+  std::int64_t steps = 0;
+  std::int64_t slices = 0;
+  for (auto _ : state) {
+    const RunRecord record = test::run(workload, options);
+    steps += record.steps;
+    for (const SeriesBin& bin : record.series) slices += bin.batch_requests;
+  }
+  state.counters["steps_per_s"] =
+      benchmark::Counter(static_cast<double>(steps), benchmark::Counter::kIsRate);
+  state.counters["mean_batch"] = static_cast<double>(slices) / static_cast<double>(steps);
+}
+BENCHMARK(BM_Starving)->Arg(5'000)->Arg(25'000)->Arg(250'000)->Unit(benchmark::kMillisecond);
+
 }  // namespace
 }  // namespace servelab
