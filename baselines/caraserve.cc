@@ -121,7 +121,8 @@ class CaraservePolicy final : public ReplicaPolicy {
     return true;
   }
 
-  // In the queue's order, until one finds no room; nothing leaves the device for them.
+  // In the queue's order, until one finds no room; nothing leaves the device for them. By adapter,
+  // of which there are fewer than requests.
   void load_for_waiting(const ReplicaView& view, StepPlan* out) {
     const AdapterPool& adapters = view.adapters();
     const bool in_slots = adapters.memory() == AdapterMemory::kSlots;
@@ -130,12 +131,19 @@ class CaraservePolicy final : public ReplicaPolicy {
       room = adapters.slots() - adapters.held() + static_cast<std::int64_t>(out->evict.size()) -
              static_cast<std::int64_t>(out->load.size());
     }
-    for (const RequestId id : view.waiting()) {
-      const AdapterId adapter = view.request(id).adapter();
+    if (room <= 0) return;
+    first_.clear();
+    for (const AdapterId adapter : view.active_adapters()) {
       if (adapter == kBaseModel || adapters.residency(adapter) != Residency::kAbsent ||
           std::find(out->load.begin(), out->load.end(), adapter) != out->load.end()) {
         continue;
       }
+      const RequestId id = view.first_waiting(adapter);
+      if (id != kNoRequest) first_.push_back(id);
+    }
+    std::sort(first_.begin(), first_.end());
+    for (const RequestId id : first_) {
+      const AdapterId adapter = view.request(id).adapter();
       room -= in_slots ? 1 : adapters.blocks_of(adapter);
       if (room < 0) return;
       out->load.push_back(adapter);
@@ -186,6 +194,7 @@ class CaraservePolicy final : public ReplicaPolicy {
   StepBuilder builder_{StepBuilder::Options{}};
   AdmissionBound bound_;
   std::vector<AdapterId> maybe_idle_;  // of requests that have just finished
+  std::vector<RequestId> first_;       // to wait for each adapter that is absent; reused
   std::int64_t adapter_blocks_ = 0;
 };
 

@@ -1,10 +1,12 @@
 // vLLM's LoRA serving (v0.8.5, as the placement paper describes it in 5.1.4 and its twin repeats):
 // A_max adapter slots, FCFS with chunked prefill. A waiting request whose adapter has no slot,
 // while every slot is in use, is skipped, and the scan of the queue goes on: the scheduler's cost
-// when slots are few and adapters many. Out of blocks, the latest arrival is preempted and
-// recomputed.
+// when slots are few and adapters many. That cost is the cost model's to charge: here whole
+// adapters are skipped, so that a step costs us the same however many requests wait for a slot. Out
+// of blocks, the latest arrival is preempted and recomputed.
 #include <vector>
 
+#include "baselines/shared/held_waiting.h"
 #include "baselines/shared/kernel_param.h"
 #include "baselines/shared/step_builder.h"
 #include "engine/serve/policy.h"
@@ -31,22 +33,35 @@ class VllmLoraPolicy final : public ReplicaPolicy {
 
  private:
   void admit(const ReplicaView& view) {
-    bool slots_taken = false;  // by requests of this step: no other adapter can come in
     for (const RequestId id : view.waiting()) {
       if (builder_.full()) return;
       const AdapterId adapter = view.request(id).adapter();
-      const bool held =
-          adapter == kBaseModel || view.adapters().residency(adapter) != Residency::kAbsent;
-      if (slots_taken && !held) continue;
-      if (!builder_.acquire(adapter)) {
-        slots_taken = slots_taken || !held;
-        continue;
+      if (builder_.acquire(adapter)) {
+        if (builder_.add(id) != StepBuilder::Added::kYes) return;
+      } else if (!builder_.evicted(adapter)) {
+        return admit_held(view, id);
       }
-      if (builder_.add(id) != StepBuilder::Added::kYes) return;
+    }
+  }
+
+  // Every slot is in use: what is left of the queue after `skipped`, as far as its adapters are on
+  // the device and stay there.
+  void admit_held(const ReplicaView& view, RequestId skipped) {
+    held_.begin(view, skipped, [this](AdapterId id) { return builder_.evicted(id); });
+    while (!held_.empty() && !builder_.full()) {
+      const RequestId id = held_.front();
+      if (!builder_.acquire(view.request(id).adapter())) {
+        held_.drop();  // evicted for this step's blocks
+      } else if (builder_.add(id) == StepBuilder::Added::kYes) {
+        held_.pop();
+      } else {
+        return;
+      }
     }
   }
 
   LoraKernel kernel_;
+  HeldWaiting held_;
   StepBuilder builder_{StepBuilder::Options{.chunked_prefill = true}};
 };
 

@@ -8,7 +8,8 @@ namespace servelab {
 namespace {
 
 constexpr const char* kStatusNames[] = {"unfinished", "finished", "rejected"};
-constexpr const char* kReasonNames[] = {"none", "too_long", "policy", "no_adapter_room"};
+constexpr const char* kReasonNames[] = {"none", "too_long", "policy", "no_adapter_room",
+                                        "queue_full"};
 
 // What a trace said of requests and no policy sees: sessions and objectives, if any.
 void write_sessions(const Workload& workload, Columns* c) {

@@ -184,6 +184,10 @@ Summary summarize(const Workload& workload, const RunRecord& record) {
   out.count("solver_failures", record.cluster.failures);
   out.add("solver_time_s", to_seconds(record.cluster.decision_time));
   out.count("migrations", record.cluster.migrations);
+  if (record.cluster.held_back >= 0) {
+    out.count("requests_held_back", record.cluster.held_back);
+    out.count("requests_turned_away", record.cluster.turned_away);
+  }
   return out.take();
 }
 

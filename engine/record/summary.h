@@ -45,8 +45,10 @@ using Summary = std::vector<Metric>;
 //   arrival_lag_max_s                    longest time from a scheduled arrival to its entry
 //   {base,dense,lora}_time_per_step_s
 //   rebalances, solver_failures          times that the cluster policy decided, and that it failed
-//   to solver_time_s                        what deciding took, as charged migrations requests that
-//   left a replica for another
+//   solver_time_s                        what deciding took, as charged
+//   migrations                           requests that left a replica for another
+//   requests_held_back, requests_turned_away  arrivals that found their replica full; only with
+//                                        cluster.max_waiting
 Summary summarize(const Workload& workload, const RunRecord& record);
 
 double value_of(const Summary& summary, const std::string& name);  // NaN when absent

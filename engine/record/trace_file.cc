@@ -196,6 +196,7 @@ class RunTracer {
       case EventCode::kPreempt:
       case EventCode::kReject:
       case EventCode::kWorkerLost:
+      case EventCode::kEnter:
         if (!overlaps(event.at, event.at)) return;
         out_->instant(process, kDecisionThread, name_of(event), event.at,
                       fmt::format(R"("value":{})", event.value));

@@ -97,6 +97,9 @@ void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
   list_candidates();
   record_->deployment = view_.deployment_;
   is_dirty_.resize(replicas_.size());
+  if (settings_.max_waiting == 0) return;
+  outside_.resize(replicas_.size());
+  record_->cluster.held_back = record_->cluster.turned_away = 0;
 }
 
 // Lists only what differs from all replicas.
@@ -155,7 +158,11 @@ void Cluster::run() {
       post_next_look();
     }
     // A plan sees everything that happens at its instant.
-    if (!timeline_->more_now()) plan_dirty();
+    if (!timeline_->more_now()) {
+      do {
+        plan_dirty();
+      } while (held_back_ > 0 && let_in());
+    }
     if (event.kind != EventKind::kRebalance) record_->end = timeline_->now();
   }
   finish_record();
@@ -219,11 +226,57 @@ void Cluster::arrive(RequestId id) {
            "I11: a request was routed to a replica that does not serve its model");
   SL_CHECK(replicas_[index(to)]->view().unit().stores(r.adapter_),
            "I13: a request was routed to a replica whose repository lacks its adapter");
-  replicas_[index(to)]->admit(id);
-  mark_dirty(to);
-  if (policy_->loads_on_dispatch() && r.phase_ == Phase::kWaiting) {
-    replicas_[index(to)]->load_ahead(r.adapter_);
+  // Who came before and is still outside goes first.
+  if (settings_.max_waiting > 0 && (!outside_[index(to)].empty() || is_full(to))) {
+    keep_out(id, to);
+  } else {
+    enter(id, to);
   }
+}
+
+bool Cluster::is_full(ReplicaId replica) const {
+  const ReplicaView& view = replicas_[index(replica)]->view();
+  return static_cast<std::int64_t>(view.waiting().size() + view.swapped().size()) >=
+         settings_.max_waiting;
+}
+
+void Cluster::enter(RequestId id, ReplicaId replica) {
+  Replica& to = *replicas_[index(replica)];
+  to.admit(id);
+  mark_dirty(replica);
+  const RequestView& r = table_[index(id)];
+  if (policy_->loads_on_dispatch() && r.phase_ == Phase::kWaiting) to.load_ahead(r.adapter_);
+}
+
+void Cluster::keep_out(RequestId id, ReplicaId replica) {
+  if (settings_.when_full == WhenFull::kReject) {
+    ++record_->cluster.turned_away;
+    replicas_[index(replica)]->turn_away(id);
+    return;
+  }
+  ++record_->cluster.held_back;
+  ++held_back_;
+  outside_[index(replica)].push_back(id);
+}
+
+// Requests that were held back enter where there is room again, the first that came first. Returns
+// whether any did.
+bool Cluster::let_in() {
+  const std::size_t before = held_back_;
+  for (std::size_t i = 0; i < outside_.size(); ++i) {
+    const auto replica = static_cast<ReplicaId>(static_cast<std::uint16_t>(i));
+    while (!outside_[i].empty() && !is_full(replica)) {
+      const RequestId id = outside_[i].front();
+      outside_[i].pop_front();
+      --held_back_;
+      const TimeNs now = timeline_->now();
+      record_->events.push_back(
+          EventRecord{now, EventCode::kEnter, replica, static_cast<std::int64_t>(index(id)),
+                      to_seconds(now - workload_.requests[index(id)].arrival)});
+      enter(id, replica);
+    }
+  }
+  return held_back_ < before;
 }
 
 void Cluster::report_finished(ReplicaId replica) {

@@ -2,6 +2,9 @@
 #ifndef SERVELAB_SERVE_CLUSTER_H_
 #define SERVELAB_SERVE_CLUSTER_H_
 
+#include <array>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +20,10 @@
 
 namespace servelab {
 
+// What becomes of an arrival that finds its replica full.
+enum class WhenFull : std::uint8_t { kWait, kReject };
+inline constexpr std::array kWhenFull = {"wait", "reject"};
+
 struct ClusterSettings {
   int replicas = 1;
   int tensor_parallel = 1;  // devices of each
@@ -29,6 +36,11 @@ struct ClusterSettings {
   TimeNs stop_at = kNever;            // requests unfinished then stay kUnfinished
   TimeNs max_arrival_lag = from_seconds(0.1);  // a request that enters later makes a run INVALID
   double max_unfinished = 1;  // share of the requests; a larger one at the end: INVALID
+  // Arrivals enter a replica only while fewer requests than this wait there; 0: always. Others stay
+  // at their client, in order, until there is room, or are rejected. Requests that are preempted or
+  // migrate are in already: they wait beyond it.
+  std::int64_t max_waiting = 0;
+  WhenFull when_full = WhenFull::kWait;
   // A migrated request travels as tokens and is prefilled again where it arrives (dLoRA 5.2).
   TimeNs migration_delay = from_seconds(0.001);
 };
@@ -56,6 +68,10 @@ class Cluster {
  private:
   void post_next_arrival();
   void arrive(RequestId id);
+  bool is_full(ReplicaId replica) const;
+  void enter(RequestId id, ReplicaId replica);
+  void keep_out(RequestId id, ReplicaId replica);
+  bool let_in();
   void report_finished(ReplicaId replica);
   void post_next_look();
   bool stalled() const;
@@ -92,6 +108,9 @@ class Cluster {
   bool look_posted_ = false;
   int looks_without_progress_ = 0;
   std::vector<Migration> deferred_;  // their requests are in a step
+  // By replica, with max_waiting: arrivals that are held back, in order.
+  std::vector<std::deque<RequestId>> outside_;
+  std::size_t held_back_ = 0;  // of all replicas
   std::vector<std::pair<RequestId, TimeNs>> token_log_;
   ClusterView view_;
   std::size_t next_arrival_ = 0;

@@ -29,9 +29,10 @@ enum class RequestStatus : std::uint8_t {
 
 enum class RejectReason : std::uint8_t {
   kNone = 0,
-  kTooLong = 1,       // prompt + output limit can never fit the replica's memory or context
-  kPolicy = 2,        // the policy gave it up (early abort)
-  kNoAdapterRoom = 3  // its adapter can never fit
+  kTooLong = 1,        // prompt + output limit can never fit the replica's memory or context
+  kPolicy = 2,         // the policy gave it up (early abort)
+  kNoAdapterRoom = 3,  // its adapter can never fit
+  kQueueFull = 4       // too many waited at its replica when it arrived
 };
 
 // Stamps are nanoseconds since the start of the run, kUnset where the thing never happened.
@@ -51,19 +52,21 @@ struct RequestRecord {
 };
 
 enum class EventCode : std::uint8_t {
-  kLoad = 0,       // an adapter became resident; value = seconds it took
-  kEvict = 1,      // an adapter left the device
-  kMerge = 2,      // a step merged or unmerged weights; subject = adapter now merged (-1: none)
-  kPreempt = 3,    // subject = request; value = tokens of context lost or swapped
-  kReject = 4,     // subject = request
-  kMigrate = 5,    // subject = request; value = destination replica
-  kRebalance = 6,  // a cluster policy decided; subject = requests to migrate, -1: it found no
-                   // decision; value = seconds that deciding took
-  kWorkerLost = 7  // workers of LoRA on the host were lost in a step; subject = how many; value =
-                   // pieces of theirs that the engine computed
+  kLoad = 0,        // an adapter became resident; value = seconds it took
+  kEvict = 1,       // an adapter left the device
+  kMerge = 2,       // a step merged or unmerged weights; subject = adapter now merged (-1: none)
+  kPreempt = 3,     // subject = request; value = tokens of context lost or swapped
+  kReject = 4,      // subject = request
+  kMigrate = 5,     // subject = request; value = destination replica
+  kRebalance = 6,   // a cluster policy decided; subject = requests to migrate, -1: it found no
+                    // decision; value = seconds that deciding took
+  kWorkerLost = 7,  // workers of LoRA on the host were lost in a step; subject = how many; value =
+                    // pieces of theirs that the engine computed
+  kEnter = 8        // subject = request that a full replica had held back; value = seconds since it
+                    // arrived
 };
-inline constexpr std::array<const char*, 8> kEventCodeNames = {
-    "load", "evict", "merge", "preempt", "reject", "migrate", "rebalance", "worker-lost"};
+inline constexpr std::array<const char*, 9> kEventCodeNames = {
+    "load", "evict", "merge", "preempt", "reject", "migrate", "rebalance", "worker-lost", "enter"};
 
 struct EventRecord {
   TimeNs at = 0;
@@ -126,8 +129,12 @@ struct ReplicaTotals {
   Bytes kv_block_bytes = 0;  // of one block of the pool
 };
 
-// What the cluster policy did over the whole run.
+// What the cluster and its policy did over the whole run.
 struct ClusterTotals {
+  // With ClusterSettings::max_waiting: arrivals that found their replica full, and were held back
+  // at their client or turned away; -1 without a bound.
+  std::int64_t held_back = -1;
+  std::int64_t turned_away = -1;
   std::int64_t rebalances = 0;    // decisions made
   std::int64_t failures = 0;      // times that no decision could be found
   std::int64_t migrations = 0;    // requests that left a replica for another

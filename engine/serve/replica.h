@@ -60,6 +60,8 @@ class Replica {
   // Takes a request in: an arrival or the end of a migration. One that can never be served here is
   // rejected with its reason.
   void admit(RequestId id);
+  // Rejects an arrival for which there is no room among those that wait.
+  void turn_away(RequestId id);
   // Gives an unfinished request outside any step away, without its KV cache.
   void release(RequestId id);
   // Makes the unit's adapters resident, before the run starts.
@@ -105,6 +107,7 @@ class Replica {
   RequestRecord& record_of(RequestId id) { return shared_.record->requests[index(id)]; }
   RejectReason why_never(const RequestView& r, int limit) const;  // limit: output tokens
 
+  void take_in(RequestId id);
   void reject(RequestId id, RejectReason reason);
   void preempt(const Preemption& preemption);
   void note_move(RequestId id, const RequestView& r, bool to_host);

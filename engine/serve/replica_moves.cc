@@ -21,7 +21,7 @@ RejectReason Replica::why_never(const RequestView& r, int limit) const {
   return RejectReason::kNone;
 }
 
-void Replica::admit(RequestId id) {
+void Replica::take_in(RequestId id) {
   RequestView& r = request(id);
   SL_CHECK(r.phase_ == Phase::kPending, "I2: a request was admitted twice");
   r.replica_ = id_;
@@ -29,8 +29,18 @@ void Replica::admit(RequestId id) {
   r.phase_ = Phase::kWaiting;
   wait(id, r);
   queue_insert(id, &r);
-  const RejectReason never = why_never(r, (*view_.arrivals_)[index(id)].output_limit_tokens);
+}
+
+void Replica::admit(RequestId id) {
+  take_in(id);
+  const int limit = (*view_.arrivals_)[index(id)].output_limit_tokens;
+  const RejectReason never = why_never(request(id), limit);
   if (never != RejectReason::kNone) reject(id, never);
+}
+
+void Replica::turn_away(RequestId id) {
+  take_in(id);
+  reject(id, RejectReason::kQueueFull);
 }
 
 void Replica::release(RequestId id) {

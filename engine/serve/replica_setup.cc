@@ -92,6 +92,8 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
 void Replica::wait(RequestId id, const RequestView& r) {
   view_.waiting_.insert(id);
   view_.waiting_ranks_.add(r.rank_);
+  RequestId& from = view_.queues_[view_.queue_index(r)].waiting_from;
+  from = std::min(from, id);
 }
 
 void Replica::stop_waiting(RequestId id, const RequestView& r) {
@@ -125,6 +127,7 @@ void Replica::queue_erase(RequestId id, RequestView* r) {
            "I8: an adapter's queue does not hold the request");
   (after == kNoRequest ? queue.head : request(after).next_of_adapter_) = before;
   (before == kNoRequest ? queue.tail : request(before).previous_of_adapter_) = after;
+  if (queue.waiting_from == id) queue.waiting_from = before;
   r->previous_of_adapter_ = r->next_of_adapter_ = kNoRequest;
   view_.unfinished_ranks_.remove(r->rank_);
   if (--queue.count == 0 && at < view_.active_position_.size()) {

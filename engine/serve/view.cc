@@ -10,21 +10,24 @@ void FcfsQueue::insert(RequestId id) {
     return;
   }
   const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(head_);
-  if (id < *begin && head_ > 0) {
-    items_[--head_] = id;
+  const auto at = std::lower_bound(begin, items_.end(), id);
+  if (head_ == 0 || items_.end() - at < at - begin) {
+    items_.insert(at, id);
     return;
   }
-  items_.insert(std::lower_bound(begin, items_.end(), id), id);
+  *std::move(begin, at, begin - 1) = id;
+  --head_;
 }
 
 void FcfsQueue::erase(RequestId id) {
   const auto begin = items_.begin() + static_cast<std::ptrdiff_t>(head_);
   const auto found = std::lower_bound(begin, items_.end(), id);
   SL_CHECK(found != items_.end() && *found == id, "a queue does not hold the request");
-  if (found != begin) {
+  if (items_.end() - found < found - begin) {
     items_.erase(found);
     return;
   }
+  std::move_backward(begin, found, found + 1);
   ++head_;
   // Give the room in front back once it is most of the vector: amortised O(1) per removal.
   if (head_ >= 64 && head_ * 2 >= items_.size()) {

@@ -71,7 +71,8 @@ class RequestView {
 };
 static_assert(sizeof(RequestView) == 64);
 
-// Requests in arrival order (which is id order), with cheap removal at the front.
+// Requests in arrival order (which is id order). What comes or goes moves the ids on its shorter
+// side: at either end that costs the same however many wait.
 class FcfsQueue {
  public:
   std::span<const RequestId> all() const { return {items_.data() + head_, items_.size() - head_}; }
@@ -91,6 +92,9 @@ struct AdapterQueue {
   RequestId head = kNoRequest;
   RequestId tail = kNoRequest;
   std::int32_t count = 0;
+  // No request before it waits; looking for the first that does moves it on, so that who never
+  // looks pays nothing. Policies ask ReplicaView::first_waiting.
+  mutable RequestId waiting_from = kNoRequest;
 };
 
 class ReplicaView {
@@ -126,6 +130,11 @@ class ReplicaView {
   const AdapterQueue& requests_of(AdapterId id) const { return queues_[queue_index(id, {})]; }
   const AdapterQueue& requests_of(ModelId id) const { return queues_[queue_index(kBaseModel, id)]; }
   RequestId next_of(RequestId id) const { return request(id).next_of_adapter_; }
+  // The oldest of them that waits, then the next after it; kNoRequest where none does. They pass
+  // over those that run or are swapped, once each until one is preempted.
+  RequestId first_waiting(AdapterId id) const { return first_waiting(requests_of(id)); }
+  RequestId first_waiting(ModelId id) const { return first_waiting(requests_of(id)); }
+  RequestId next_waiting(RequestId id) const { return waiting_at(next_of(id)); }
   // Adapters with at least one unfinished request, and kBaseModel where the first model has one
   // without, in no particular order.
   std::span<const AdapterId> active_adapters() const { return active_; }
@@ -157,6 +166,13 @@ class ReplicaView {
     return adapter == kBaseModel ? adapter_table_.size() + index(model) : index(adapter);
   }
   std::size_t queue_index(const RequestView& r) const { return queue_index(r.adapter_, r.model_); }
+  RequestId waiting_at(RequestId id) const {  // it, or the next of its adapter that waits
+    while (id != kNoRequest && request(id).phase() != Phase::kWaiting) id = next_of(id);
+    return id;
+  }
+  RequestId first_waiting(const AdapterQueue& queue) const {
+    return queue.waiting_from = waiting_at(queue.waiting_from);
+  }
 
   ReplicaId id_{};
   EngineLimits limits_;

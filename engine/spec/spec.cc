@@ -5,6 +5,7 @@
 
 #include "engine/core/registry.h"
 #include "engine/serve/backend.h"
+#include "engine/serve/cluster.h"
 #include "engine/serve/policy.h"
 #include "engine/spec/extends.h"
 #include "engine/spec/spec_text.h"
@@ -185,6 +186,17 @@ void ClusterSection::fields(ParamFields& f) {
       .range(0, 1);
   f.add("migration_delay_s", &migration_delay_s, "time that a migrated request is on its way")
       .range(0, 1e6);
+  f.add("max_waiting", &max_waiting,
+        "an arrival enters its replica only while fewer requests than this wait there (preempted "
+        "and migrated ones come on top); 0: always")
+      .range(0, 1e9);
+  f.add(
+       "when_full", &when_full,
+       "an arrival beyond max_waiting: wait holds it back at its client, as a load generator whose "
+       "connection stays open, in the order of arrival until there is room; latencies count from "
+       "its arrival, and one that never gets in is unfinished (the placement paper's twin: 25501). "
+       "reject ends it at once, as a server that answers 429 or 503")
+      .one_of({kWhenFull.begin(), kWhenFull.end()});
 }
 
 void LoraSection::fields(ParamFields& f) {

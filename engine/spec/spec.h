@@ -36,6 +36,8 @@ struct ClusterSection {
   double stop_at_s = 0;
   double max_unfinished = 1;
   double migration_delay_s = 0.001;
+  std::int64_t max_waiting = 0;
+  std::string when_full = "wait";
   void fields(ParamFields& f);
 };
 

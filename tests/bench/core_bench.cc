@@ -23,14 +23,7 @@ Workload saturated(int requests, int registered) {
   return workload;
 }
 
-void run_steps(benchmark::State& state, const char* technique, const Workload& workload,
-               int batch) {
-  test::RunOptions options;
-  options.technique = technique;
-  options.engine.limits.max_batch = batch;
-  options.engine.limits.max_batch_tokens = 8192;
-  options.engine.adapter_slots = 8;
-  options.kv_blocks = 64 * batch;
+void run_steps(benchmark::State& state, const Workload& workload, const test::RunOptions& options) {
   std::int64_t steps = 0;
   std::int64_t slices = 0;
   for (auto _ : state) {
@@ -43,6 +36,17 @@ void run_steps(benchmark::State& state, const char* technique, const Workload& w
   state.counters["s_per_request_step"] = benchmark::Counter(
       static_cast<double>(slices), benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
   state.counters["mean_batch"] = static_cast<double>(slices) / static_cast<double>(steps);
+}
+
+void run_steps(benchmark::State& state, const char* technique, const Workload& workload,
+               int batch) {
+  test::RunOptions options;
+  options.technique = technique;
+  options.engine.limits.max_batch = batch;
+  options.engine.limits.max_batch_tokens = 8192;
+  options.engine.adapter_slots = 8;
+  options.kv_blocks = 64 * batch;
+  run_steps(state, workload, options);
 }
 
 // Time per step against the batch: s_per_request_step must not grow.
@@ -67,6 +71,27 @@ void BM_RegisteredAdapters(benchmark::State& state) {
   run_steps(state, "slora", saturated(16000, static_cast<int>(state.range(0))), 32);
 }
 BENCHMARK(BM_RegisteredAdapters)->Arg(8)->Arg(1000)->Arg(40000)->Unit(benchmark::kMillisecond);
+
+// ... and against the requests that wait for a slot: 384 adapters on 8 slots, cut off while all but
+// the first few thousand wait. Their set-up is part of each run, so the run is long.
+void BM_Starving(benchmark::State& state) {
+  test::WorkloadShape shape;
+  shape.requests = static_cast<int>(state.range(0));
+  shape.adapters = 384;
+  shape.burst = true;
+  shape.base_share = 0;
+  shape.max_output = 400;
+  const Workload workload = test::make_workload(shape, 1);
+  test::RunOptions options;
+  options.technique = "vllm-lora";
+  options.engine.limits.max_batch = 512;
+  options.engine.limits.max_batch_tokens = 2048;
+  options.engine.adapter_slots = 8;
+  options.kv_blocks = 16'000;
+  options.stop_at = from_seconds(60);
+  run_steps(state, workload, options);
+}
+BENCHMARK(BM_Starving)->Arg(25'000)->Arg(250'000)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace servelab

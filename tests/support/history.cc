@@ -8,6 +8,17 @@
 namespace servelab::test {
 namespace {
 
+// Whether an adapter's, or a model's, waiting requests are found in the order of the queue.
+template <class Id>
+bool finds_waiting(const ReplicaView& view, Id of, const std::vector<RequestId>& waiting) {
+  RequestId id = view.first_waiting(of);
+  for (const RequestId expected : waiting) {
+    if (id != expected) return false;
+    id = view.next_waiting(id);
+  }
+  return id == kNoRequest;
+}
+
 // One replica's queues and counts; adds its requests to `seen`.
 std::string disagreement_at(const ReplicaView& view, std::size_t models,
                             std::set<RequestId>* seen) {
@@ -15,6 +26,7 @@ std::string disagreement_at(const ReplicaView& view, std::size_t models,
   std::int64_t blocks = 0;
   std::vector<int> users(view.adapter_table().size());
   std::vector<int> unfinished(view.adapter_table().size() + models);
+  std::vector<std::vector<RequestId>> queued(unfinished.size());
   RankCounts waiting, all;
   std::string wrong;
   const auto take = [&](std::span<const RequestId> ids, Phase phase, bool sorted) {
@@ -35,7 +47,9 @@ std::string disagreement_at(const ReplicaView& view, std::size_t models,
       blocks += r.blocks();
       const bool base = r.adapter() == kBaseModel;
       if (phase == Phase::kRunning && !base) ++users[index(r.adapter())];
-      ++unfinished[base ? users.size() + index(r.model()) : index(r.adapter())];
+      const std::size_t at = base ? users.size() + index(r.model()) : index(r.adapter());
+      ++unfinished[at];
+      if (phase == Phase::kWaiting) queued[at].push_back(id);
     }
   };
   take(view.waiting(), Phase::kWaiting, true);
@@ -62,6 +76,10 @@ std::string disagreement_at(const ReplicaView& view, std::size_t models,
     const AdapterQueue& queue =
         base ? view.requests_of(static_cast<ModelId>(i - users.size())) : view.requests_of(id);
     if (queue.count != unfinished[i]) wrong = where + "an adapter's or a model's queue is wrong";
+    const auto model = static_cast<ModelId>(base ? i - users.size() : 0);
+    if (!(base ? finds_waiting(view, model, queued[i]) : finds_waiting(view, id, queued[i]))) {
+      wrong = where + "requests that wait are not found by their adapter or model";
+    }
     if (i > users.size()) continue;
     if (!base && pool.users(id) != users[i]) wrong = where + "an adapter's users are wrong";
     active += unfinished[i] > 0 ? 1 : 0;

@@ -107,6 +107,9 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   settings.reveal_output_length = technique->capabilities().knows_output_length;
   settings.max_arrival_lag = options.max_arrival_lag;
   settings.migration_delay = options.migration_delay;
+  settings.stop_at = options.stop_at;
+  settings.max_waiting = options.max_waiting;
+  settings.when_full = options.when_full;
   ModelMemory& memory = settings.models[0].memory[1];
   memory.kv_per_token = kKvBytesPerToken;
   memory.weights = 16 * kMiB;

@@ -52,6 +52,9 @@ struct RunOptions {
   int max_context_tokens = 4096;
   TimeNs max_arrival_lag = from_seconds(10);
   TimeNs migration_delay = from_seconds(0.001);
+  TimeNs stop_at = kNever;
+  std::int64_t max_waiting = 0;
+  WhenFull when_full = WhenFull::kWait;
   RecorderOptions record;
 };
 EngineSettings small_engine();  // 16 requests, 512 tokens, all adapters in slots

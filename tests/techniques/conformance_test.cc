@@ -67,6 +67,13 @@ std::vector<Situation> situations() {
     w->burst = true;
     o->replicas = 3;
   });
+  add("few_may_wait", [](WorkloadShape* w, RunOptions* o) {
+    w->burst = true;
+    w->adapters = 40;
+    o->engine.adapter_slots = 2;
+    o->kv_blocks = 60;
+    o->max_waiting = 3;
+  });
   add("adapters_on_some_replicas_only", [](WorkloadShape* w, RunOptions* o) {
     w->burst = true;
     o->replicas = 3;

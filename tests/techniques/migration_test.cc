@@ -73,6 +73,10 @@ class Histories : public ::testing::Test {
     if (seed % 4 == 0) {
       h.options.repository_copies = 1 + static_cast<int>(seed / 4) % h.options.replicas;
     }
+    if (seed % 5 == 1) {
+      h.options.max_waiting = 1 + static_cast<std::int64_t>(seed / 5) % 3;
+      h.options.when_full = seed % 2 == 0 ? WhenFull::kWait : WhenFull::kReject;
+    }
     test::ClusterNotes notes;
     h.options.cluster_policy = [&] { return std::make_unique<test::ChaosCluster>(seed, &notes); };
     const Workload workload = test::make_workload(h.shape, seed);
@@ -81,6 +85,8 @@ class Histories : public ::testing::Test {
     EXPECT_EQ(test::history_violation(workload, record, notes), "");
     migrations_ += record.cluster.migrations;
     failures_ += record.cluster.failures;
+    held_back_ += std::max<std::int64_t>(0, record.cluster.held_back);
+    turned_away_ += std::max<std::int64_t>(0, record.cluster.turned_away);
     looks_ += notes.looks;
     for (const EventRecord& event : record.events) {
       ++events_[static_cast<std::size_t>(event.code)];
@@ -90,6 +96,7 @@ class Histories : public ::testing::Test {
   }
 
   std::int64_t migrations_ = 0, failures_ = 0, looks_ = 0, finished_ = 0;
+  std::int64_t held_back_ = 0, turned_away_ = 0;
   std::array<std::int64_t, kEventCodeNames.size()> events_{};
 };
 
@@ -109,6 +116,9 @@ TEST_F(Histories, ARandomClusterPolicyBreaksNoTechniqueAndLosesNoToken) {
   EXPECT_GT(count(EventCode::kPreempt), 20 * n);
   EXPECT_GT(count(EventCode::kEvict), 20 * n);
   EXPECT_GT(count(EventCode::kMerge), 5 * n);
+  EXPECT_GT(held_back_, n / 2);
+  EXPECT_GT(turned_away_, n / 2);
+  EXPECT_EQ(count(EventCode::kEnter), held_back_);
 }
 
 // --- draining ---

@@ -51,6 +51,34 @@ TEST_P(CpuBackendRun, ServesEveryRequestAndReplaysIdentically) {
   test::expect_serves_and_replays(CpuEngine(), GetParam(), {.keeps_adapters = true});
 }
 
+// In wall-clock time as in virtual time: nobody is lost outside, and a replay repeats who enters
+// when, or who is turned away.
+TEST(CpuBackend, KeepsTheBoundOnWaitingRequests) {
+  for (const WhenFull when_full : {WhenFull::kWait, WhenFull::kReject}) {
+    test::RunOptions options;
+    options.technique = "vllm-lora";
+    options.engine = test::small_engine();
+    options.engine.adapter_slots = 2;
+    options.kv_blocks = 24;
+    options.max_waiting = 2;
+    options.when_full = when_full;
+    options.record.decision_text = true;
+    test::WorkloadShape shape = test::short_requests();
+    shape.burst = true;
+    const Workload workload = test::make_workload(shape, 1);
+    const RealRun run = run_real(workload, options);
+    EXPECT_EQ(test::violation(workload, run.record), "");
+    const ClusterTotals& totals = run.record.cluster;
+    const bool waits = when_full == WhenFull::kWait;
+    EXPECT_GE(waits ? totals.held_back : totals.turned_away, 40);
+    EXPECT_EQ(waits ? totals.turned_away : totals.held_back, 0);
+    const RunRecord again = replay(workload, options, run.record);
+    EXPECT_EQ(again.decisions, run.record.decisions);
+    EXPECT_EQ(again.cluster.held_back, totals.held_back);
+    EXPECT_EQ(again.cluster.turned_away, totals.turned_away);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CpuBackendRun,
                          ::testing::ValuesIn(Registry<Technique>::instance().names()),
                          [](const auto& info) {
