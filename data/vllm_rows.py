@@ -8,10 +8,12 @@ FOLDER has real_runs_llama.csv, twin_mean_runs_llama.csv and lora_load_times.csv
 placement paper's authors published in FerranAgulloLopez/GPULLMAdapterOptimization@bae36e2dad
 (Apache-2.0), a row for each run's folder. `--judged` gets the 131 runs that their twin was judged
 by, with its predictions; `--profiling` the rest of what they measured of Llama-3.1-8B on 0.8.5:
-361 runs with other rates and ranks, and micro-benchmarks of single batches. No setting is in both.
+361 runs with other rates and ranks, micro-benchmarks of single batches, what its scheduler took by
+batch and queue (means over runs, of which model they do not say), and loads. No setting is in both.
 """
 import argparse
 import csv
+import gzip
 import pathlib
 import re
 import sys
@@ -27,6 +29,8 @@ SETTINGS = ["engine.adapter_slots", "engine.slot_rank", "workload.adapters.count
             "workload.adapters.ranks", "workload.popularity.weights"]
 OUTCOMES = ["tokens_per_s", "itl_ms", "ttft_ms"]
 TWIN = "published-twin"
+SCHEDULING = [f"scheduler_overhead_metrics_data_{kind}.csv.gz"
+              for kind in ("adapter_rates", "aggregated_rate")]
 
 
 def numbers(values) -> str:
@@ -72,6 +76,13 @@ def step_row(row: dict[str, str]) -> dict[str, object] | None:
             "step.adapters": round(distinct, 3), "step.context": STEP_PROMPT + output / 2}
 
 
+def scheduling_row(row: dict[str, str]) -> dict[str, object]:
+    return {"engine.adapter_slots": row["gpu_loras"],
+            "measured.scheduling_ms": f"{1e3 * float(row['total_scheduling_time']) / float(row['steps']):.6f}",
+            "step.decodes": f"{float(row['avg_batch_size']):.3f}",
+            "step.waiting": f"{float(row['avg_waiting_queue']):.3f}"}
+
+
 def table(rows: list[dict[str, object]], columns: list[str]) -> str:
     lines = [",".join(columns)]
     lines += [",".join(str(row.get(column, "")) for column in columns) for row in rows]
@@ -87,7 +98,9 @@ def main() -> int:
 
     def read(name: str) -> list[dict[str, str]]:
         try:
-            with open(options.table / name, encoding="utf-8") as file:
+            path = options.table / name
+            opened = gzip.open if path.suffix == ".gz" else open
+            with opened(path, "rt", encoding="utf-8") as file:
                 return list(csv.DictReader(file))
         except OSError as problem:
             sys.exit(f"vllm_rows: error: {options.table / name}: {problem.strerror}")
@@ -112,8 +125,11 @@ def main() -> int:
         rows += [row for row in map(step_row, runs) if row]
         rows += [{"measured.load_ms": round(1e3 * float(row["activate_s"]), 3)}
                  for row in read("lora_load_times.csv")]
-        columns = SETTINGS + [f"measured.{what}" for what in OUTCOMES + ["load_ms"]]
-        columns += [f"step.{what}" for what in ("decodes", "prefill_tokens", "adapters", "context")]
+        for name in SCHEDULING:
+            rows += [scheduling_row(row) for row in read(name)]
+        columns = SETTINGS + [f"measured.{what}" for what in OUTCOMES + ["load_ms", "scheduling_ms"]]
+        columns += [f"step.{what}"
+                    for what in ("decodes", "prefill_tokens", "adapters", "context", "waiting")]
         options.profiling.write_text(table(rows, columns), encoding="utf-8")
     return 0
 

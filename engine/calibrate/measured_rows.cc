@@ -29,7 +29,8 @@ const std::vector<std::pair<std::string, double MeasuredStep::*>>& step_columns(
 
 const std::vector<std::string>& outcome_columns() {
   static const std::vector<std::string> columns = {
-      "tokens_per_s", "itl_s", "itl_ms", "ttft_s", "ttft_ms", "out_of_memory", "load_s", "load_ms"};
+      "tokens_per_s",  "itl_s",  "itl_ms",  "ttft_s",       "ttft_ms",
+      "out_of_memory", "load_s", "load_ms", "scheduling_s", "scheduling_ms"};
   return columns;
 }
 
@@ -126,6 +127,8 @@ class Rows {
       outcome->out_of_memory = value != 0;
     } else if (what.rfind("ttft", 0) == 0) {
       outcome->ttft_s = value;
+    } else if (what.rfind("scheduling", 0) == 0) {
+      row->scheduling_s = value;
     } else {
       if (value > kLongestStep_s || (value > 0 && value < kShortestStep_s)) {
         csv_.fail(fmt::format("{}: {:g} s is no time of a step or load; is the unit {}?", column,

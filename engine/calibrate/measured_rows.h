@@ -6,7 +6,8 @@
 //     output tokens of finished requests; measured.out_of_memory: 1 where it did not start;
 //     measured.load_s (or _ms): one adapter's load from host memory;
 //   step.decodes, step.prefill_tokens, step.adapters, step.context, step.waiting: rows that have
-//     them are single steps, whose measured.itl_s is the step's time;
+//     them are single steps, whose measured.itl_s is the step's time; or, with
+//     measured.scheduling_s (or _ms), the scheduler's part of it;
 //   NAME.tokens_per_s, NAME.itl_s, NAME.ttft_s, NAME.out_of_memory: what somebody else predicts.
 #ifndef SERVELAB_CALIBRATE_MEASURED_ROWS_H_
 #define SERVELAB_CALIBRATE_MEASURED_ROWS_H_
@@ -47,6 +48,7 @@ struct MeasuredRow {
   std::vector<std::pair<std::string, ConfigNode>> settings;  // by key
   std::optional<MeasuredStep> step;                          // none: a whole run
   Outcome measured;
+  double scheduling_s = std::numeric_limits<double>::quiet_NaN();  // of a step
   double load_s = std::numeric_limits<double>::quiet_NaN();
   std::map<std::string, Outcome> predicted;  // by who
 

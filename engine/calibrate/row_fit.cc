@@ -35,6 +35,7 @@ struct Demand {
   std::vector<double> shares;  // of requests, by adapter
   double mean_rank = 0;        // over requests' adapters
   double prompt = 0, output = 0;
+  double context = 0;  // keys that a decode reads: long outputs have more decodes, and longer ones
   double offered = 0;  // requests per second
   double seconds = 0;
   int slots = 0;
@@ -49,12 +50,16 @@ Demand demand_of(const PointSettings& settings, const std::string& data_dir) {
   for (const Request& request : workload.requests) {
     demand.prompt += request.prompt_tokens / requests;
     demand.output += request.output_tokens / requests;
+    demand.context +=
+        request.output_tokens * (request.prompt_tokens + request.output_tokens / 2.0) / requests;
     if (request.adapter == kBaseModel) continue;
     demand.shares[index(request.adapter)] += 1 / requests;
     demand.mean_rank += workload.adapters[index(request.adapter)].rank / requests;
   }
   const double last = workload.requests.empty() ? 0 : to_seconds(workload.requests.back().arrival);
   demand.seconds = settings.cluster.stop_at_s > 0 ? settings.cluster.stop_at_s : last;
+  demand.context /= std::max(1.0, demand.output);
+  demand.max_waiting = settings.cluster.max_waiting;
   demand.offered = last > 0 ? requests / last : 0;
   demand.slots = settings.engine.adapter_slots > 0 ? settings.engine.adapter_slots
                                                    : static_cast<int>(workload.adapters.size());
@@ -93,7 +98,7 @@ TermValues terms_of_run(const Demand& demand, double requests_per_s, double itl_
   }
   if (requests_per_s >= kFreeShare * demand.offered) waiting = 0;
   return terms_of(demand, decodes, requests_per_s * demand.prompt * itl_s, adapters, waiting,
-                  demand.prompt + demand.output / 2);
+                  demand.context);
 }
 
 double symmetric_errors(const std::vector<const RowEquation*>& rows, const TermValues& us) {
@@ -172,6 +177,23 @@ ToldApart tell_apart(const std::vector<const RowEquation*>& rows) {
   return fit;
 }
 
+// Per waiting request, us; its rest is part of a step's.
+double fit_scheduling(const std::vector<SchedulingRow>& rows, RowFit* fit) {
+  LeastSquares problem(3);
+  for (const SchedulingRow& row : rows) {
+    problem.add({1, row.requests, row.waiting}, row.seconds * kUsPerSecond,
+                1 / (row.seconds * kUsPerSecond));
+  }
+  const std::vector<double> us = problem.solve();
+  for (const SchedulingRow& row : rows) {
+    const double fitted = us[0] + us[1] * row.requests + us[2] * row.waiting;
+    fit->scheduling_error +=
+        symmetric_error(fitted, row.seconds * kUsPerSecond) / static_cast<double>(rows.size());
+  }
+  fit->scheduling_rows = rows.size();
+  return us[2];
+}
+
 std::vector<std::string> keys_of(const MeasuredRows& rows) {
   std::vector<std::string> keys;
   for (const MeasuredRow& row : rows.rows) {
@@ -187,6 +209,11 @@ std::string table(const RowFit& fit) {
   for (const RowTerm term : fit.kept) {
     text += fmt::format("  {:12.4f} us per {}\n", at(fit.us, term),
                         kRowTerms[static_cast<std::size_t>(term)]);
+  }
+  if (fit.scheduling_rows > 0) {
+    text +=
+        fmt::format("  {:12.4f} us per waiting request: of {} rows of scheduling, SMAPE {:.1f} %\n",
+                    at(fit.us, RowTerm::kWaiting), fit.scheduling_rows, fit.scheduling_error);
   }
   for (const auto& [term, beside] : fit.not_told_apart) {
     text += fmt::format("             0 us per {}: these rows cannot tell it from {}\n",
@@ -253,8 +280,19 @@ std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
   return all;
 }
 
-RowFit fit_rows(const std::vector<RowEquation>& equations, const std::vector<std::string>& keys) {
+RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<SchedulingRow>& scheduling,
+                const std::vector<std::string>& keys) {
   RowFit fit;
+  const double waiting_us = scheduling.empty() ? 0 : fit_scheduling(scheduling, &fit);
+  for (RowEquation& row : equations) {
+    if (scheduling.empty()) break;
+    row.itl_s -= waiting_us * at(row.terms, RowTerm::kWaiting) / kUsPerSecond;
+    at(row.terms, RowTerm::kWaiting) = 0;
+    if (row.itl_s <= 0) {
+      throw SpecError(
+          fmt::format("line {}: scheduling alone would take longer than its ITL", row.line));
+    }
+  }
   std::vector<const RowEquation*> all;
   for (const RowEquation& row : equations) all.push_back(&row);
   fit.rows = all.size();
@@ -272,6 +310,7 @@ RowFit fit_rows(const std::vector<RowEquation>& equations, const std::vector<std
   }
   fit.us = solve(all, fit.kept);
   fit.error = symmetric_errors(all, fit.us);
+  if (!scheduling.empty()) at(fit.us, RowTerm::kWaiting) = waiting_us;
   for (std::size_t key = 0; key < keys.size(); ++key) {
     std::set<std::string> values;
     for (const RowEquation* row : all) values.insert(row->settings[key]);
@@ -323,7 +362,12 @@ void calibrate_from(const CalibrateFromOptions& options) {
   const Library library(options.experiments);
   const Spec spec = load_spec(library.find_spec(options.spec), options.experiments);
   const std::vector<std::string> keys = keys_of(rows);
-  RowFit fit = fit_rows(equations(spec, rows, options.data_dir), keys);
+  std::vector<SchedulingRow> scheduling;
+  for (const MeasuredRow& row : rows.rows) {
+    if (!row.step || !(row.scheduling_s > 0)) continue;
+    scheduling.push_back({row.step->decodes, row.step->waiting, row.scheduling_s});
+  }
+  RowFit fit = fit_rows(equations(spec, rows, options.data_dir), scheduling, keys);
   double loads = 0;
   int load_rows = 0;
   for (const MeasuredRow& row : rows.rows) {

@@ -37,6 +37,11 @@ inline constexpr std::array kRowTerms = {
     "slot", "waiting request", "key read", "token with an adapter", "prompt token"};
 using TermValues = std::array<double, kRowTerms.size()>;
 
+// One step's scheduling, where it was measured by itself.
+struct SchedulingRow {
+  double requests = 0, waiting = 0, seconds = 0;
+};
+
 struct RowEquation {
   int line = 0;
   TermValues terms{};
@@ -60,13 +65,18 @@ struct RowFit {
   std::size_t rows = 0;
   double error = 0;  // SMAPE of the latencies that it was fitted to, percent
   std::vector<LeftOut> left_out;
+  std::size_t scheduling_rows = 0;
+  double scheduling_error = 0;                               // SMAPE, percent
   double load_s = std::numeric_limits<double>::quiet_NaN();  // mean of one load
 };
 
 // Throws SpecError, naming what to measure, where there are fewer rows than terms can be told from.
 std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
                                    const std::string& data_dir);
-RowFit fit_rows(const std::vector<RowEquation>& equations, const std::vector<std::string>& keys);
+// The cost of a waiting request is the scheduler's own where `scheduling` has rows that tell it:
+// in whole runs it goes with all that a queue does to a server.
+RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<SchedulingRow>& scheduling,
+                const std::vector<std::string>& keys);
 
 // What the cost model reads; `load_bytes_per_s`: of adapters, beside load_s for each.
 void put_constants(const RowFit& fit, FittedConstants* constants);
