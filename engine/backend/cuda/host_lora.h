@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "engine/backend/cuda/runtime.h"
-#include "engine/backend/cuda/shapes.h"
 #include "engine/backend/device/accelerator.h"
 #include "engine/backend/device/local_device.h"
+#include "engine/backend/device/shapes.h"
 #include "engine/backend/host_lora/team.h"
 #include "kernels/cuda/host_rows.h"
 
