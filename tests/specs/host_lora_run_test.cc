@@ -6,7 +6,6 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <thread>
 
@@ -34,15 +33,6 @@ constexpr const char* kHead =
     "  arrivals: {process: poisson, rate: 40}\n"
     "  popularity: {kind: round-robin}\n"
     "  lengths: {source: uniform, prompt_range: [20, 60], output_range: [1, 8]}\n";
-
-// One that nobody has asked how it ended does not live.
-bool lives(int process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const std::size_t state = text.rfind(')');
-  return state != std::string::npos && state + 2 < text.size() && text[state + 2] != 'Z';
-}
 
 class HostLoraRun : public ::testing::Test {
  protected:
@@ -141,12 +131,7 @@ TEST_F(HostLoraRun, WorkersEndWithARunThatIsKilled) {
       }
       program.wait();
     }
-    for (const int worker : workers) {
-      for (int i = 0; i < 3000 && lives(worker); ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      EXPECT_FALSE(lives(worker));
-    }
+    for (const int worker : workers) EXPECT_TRUE(test::ends_soon(worker));
   }
 }
 

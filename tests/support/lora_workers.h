@@ -15,6 +15,9 @@ HostLoraPlan lora_workers(HostLoraBy by, int workers,
 // LoRA workers that are a process's, begun by any of its threads.
 std::set<int> lora_workers_of(int process);
 
+// Whether it ends within three seconds. One that nobody has asked how it ended has ended.
+bool ends_soon(int process);
+
 }  // namespace servelab::test
 
 #endif  // SERVELAB_TESTS_SUPPORT_LORA_WORKERS_H_
