@@ -84,7 +84,8 @@ TEST_F(HostLoraRun, EveryWayServesEveryRequest) {
   EXPECT_EQ(lost(), 0);
 }
 
-// Twenty that are killed, and one that stops.
+// All through the run, so that many are killed within steps however long it takes to begin; one of
+// them stops.
 TEST_F(HostLoraRun, WorkersKilledAtRandomMomentsCostNoRequest) {
   Program program(
       run(spec("host_lora: processes, host_lora_workers: 2, "
@@ -92,9 +93,8 @@ TEST_F(HostLoraRun, WorkersKilledAtRandomMomentsCostNoRequest) {
                240)));
   RngStream moments(1, "kills");
   int kills = 0;
-  for (int nobody = 0; nobody < 100 && kills < 21;) {
+  while (test::lives(program.pid())) {
     const std::set<int> workers = test::lora_workers_of(program.pid());
-    nobody = workers.empty() ? nobody + 1 : 0;
     if (!workers.empty()) {
       const auto which = static_cast<std::ptrdiff_t>(moments.below(workers.size()));
       ::kill(*std::next(workers.begin(), which), kills == 10 ? SIGSTOP : SIGKILL);
@@ -104,7 +104,7 @@ TEST_F(HostLoraRun, WorkersKilledAtRandomMomentsCostNoRequest) {
   }
   const ProgramResult result = program.wait();
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_EQ(kills, 21) << "the run was over too soon";
+  EXPECT_GT(kills, 20) << "the run was over too soon";
   EXPECT_THAT(result.out, HasSubstr("1 VALID"));
   EXPECT_EQ(sum("/requests/status"), 240);  // all completed
   EXPECT_GT(lost(), 0);

@@ -9,7 +9,6 @@
 #include <thread>
 
 namespace servelab::test {
-namespace {
 
 bool lives(int process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
@@ -18,8 +17,6 @@ bool lives(int process) {
   const std::size_t state = text.rfind(')');
   return state != std::string::npos && state + 2 < text.size() && text[state + 2] != 'Z';
 }
-
-}  // namespace
 
 HostLoraPlan lora_workers(HostLoraBy by, int workers, HostLoraTransport transport) {
   HostLoraPlan plan;
