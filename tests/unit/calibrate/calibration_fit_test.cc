@@ -235,7 +235,8 @@ TEST(CalibrationFitTest, AProfileKeepsItsChunk) {
     const ConfigNode effective = read.effective();
     const ConfigNode* const section = effective.find("host_lora");
     ASSERT_EQ(section != nullptr, chunk > 0);
-    if (chunk > 0) EXPECT_EQ(section->find("chunk_rows")->scalar, "37");
+    if (section == nullptr) continue;
+    EXPECT_EQ(section->find("chunk_rows")->scalar, "37");
   }
 }
 
