@@ -62,6 +62,7 @@ class Measurement {
     steps();
     copies();
     merges();
+    cores();
     for (const PlannedSchedule& schedule : planned_schedules(quick_)) {
       check_stop();
       samples_.scheduler.push_back(target_->schedule(schedule));
@@ -136,6 +137,21 @@ class Measurement {
     }
   }
 
+  void cores() {
+    const std::vector<int>& rows = core_rows();
+    std::vector<std::vector<CoreSample>> repeats(rows.size());
+    for (int round = 0; round < rounds_; ++round) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        check_stop();
+        repeats[i].push_back(target_->core(rows[i]));
+      }
+    }
+    for (const auto& repeat : repeats) {
+      samples_.cores.push_back(repeat.front());
+      samples_.cores.back().us = median_of(repeat, &CoreSample::us);
+    }
+  }
+
   CalibrationTarget* target_;
   const std::atomic<int>* stop_;
   int rounds_;
@@ -191,6 +207,7 @@ HardwareProfile profile_of(const ModelConfig& model, const CalibrateOptions& opt
   profile.fitted.lora_targets = options.lora;
   profile.fitted.threads = threads;
   profile.fitted.machine = facts.name;
+  profile.host_lora.chunk_rows = fit.chunk_rows;
   return profile;
 }
 
@@ -246,7 +263,7 @@ std::string heading_of(const ModelConfig& model, const CalibrateOptions& options
   return fmt::format(
       "Measured by servelab calibrate --backend {} --model {}{} --threads {} in {:.0f} s, build "
       "{}.\n"
-      "{}\nModel {} ({} parameters).",
+      "Other programs took {:.0f} % of the processors.\n{}. Model {} ({} parameters).",
       options.backend, options.model, options.quick ? " --quick" : "", threads, wall_s, build_id(),
       100 * other_load, machine_name(), model.name, model.parameters());
 }

@@ -22,6 +22,7 @@ class CalibrationTarget {
   virtual CopySample swap(CopyKind kind, int tokens) = 0;  // kSwapIn, kSwapOut
   // Merges an adapter of `rank`, then unmerges it.
   virtual std::vector<MergeSample> merge(int rank) = 0;
+  virtual CoreSample core(int rows) = 0;  // of an adapter of the largest rank
   virtual SchedulerSample schedule(const PlannedSchedule& schedule) = 0;
 };
 

@@ -314,6 +314,23 @@ void judge_steps(const std::vector<StepSample>& steps, CalibrationFit* fit) {
   fit->quality.insert(fit->quality.begin(), quality_of("whole step", measured, predicted));
 }
 
+int chunk_rows_of(const std::vector<CoreSample>& cores, const FittedConstants& fitted) {
+  if (cores.empty()) return 0;
+  std::vector<double> rows, core_us;
+  for (const CoreSample& core : cores) {
+    rows.push_back(core.rows);
+    core_us.push_back(core.us);
+  }
+  int chunk = 1;
+  for (; chunk < cores.back().rows; ++chunk) {
+    const double next = chunk + 1;
+    const double device_us =
+        cores.front().share * interpolate(fitted.token_knots, fitted.dense_us, next);
+    if (interpolate(rows, core_us, next) > device_us) break;
+  }
+  return chunk;
+}
+
 }  // namespace
 
 CalibrationFit fit_calibration(const CalibrationSamples& samples) {
@@ -334,6 +351,7 @@ CalibrationFit fit_calibration(const CalibrationSamples& samples) {
   fit_placement(samples, LoraKernel::kSgmv, &fit);
   fit.bgmv = fit_kernel_line(samples.steps, LoraKernel::kBgmv);
   fit.mbgmv = fit_kernel_line(samples.steps, LoraKernel::kMbgmv);
+  fit.chunk_rows = chunk_rows_of(samples.cores, fit.fitted);
   return fit;
 }
 

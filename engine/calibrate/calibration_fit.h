@@ -38,6 +38,14 @@ struct MergeSample {
   double us = 0;
 };
 
+// One core's x A B of some rows, summed over all layers and the matrices that adapters change.
+struct CoreSample {
+  int rows = 0;
+  int rank = 0;
+  double share = 0;  // of the dense layers' weights, those of these matrices
+  double us = 0;
+};
+
 // One whole run: means over its steps.
 struct SchedulerSample {
   double requests = 0;          // B
@@ -51,6 +59,7 @@ struct CalibrationSamples {
   std::vector<StepSample> steps;
   std::vector<CopySample> copies;
   std::vector<MergeSample> merges;
+  std::vector<CoreSample> cores;  // ascending rows
   std::vector<SchedulerSample> scheduler;
 };
 
@@ -68,6 +77,12 @@ struct CalibrationFit {
   PlacementConstants placement;
   std::vector<FitQuality> quality;
   KernelLine bgmv, mbgmv;
+  // CaraServe's c: the rows of one adapter and matrix that one core is given at most. The paper
+  // says how it is found, by a profile of one core, and not what bounds it; here up to c rows of a
+  // prompt one core has x A B no later than the device has x W of as many, both summed over the
+  // matrices that adapters change, so that nobody waits for a core that has its rows in time. At
+  // least 1, at most what was measured; 0: no core was measured.
+  int chunk_rows = 0;
 };
 
 // Throws SpecError when a part has too few rows to be fitted.

@@ -111,6 +111,11 @@ const std::vector<int>& calibrated_ranks() {
   return kRanks;
 }
 
+const std::vector<int>& core_rows() {
+  static const std::vector<int> kRows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, kMostPrefill};
+  return kRows;
+}
+
 std::int64_t PlannedStep::tokens() const {
   std::int64_t sum = 0;
   for (const PlannedSlice& slice : slices) sum += slice.tokens;

@@ -33,6 +33,7 @@ inline constexpr int kMostSequences = 64;
 inline constexpr int kMostContext = 1024;  // of a decode; a prefill has at most kMostPrefill
 inline constexpr int kMostPrefill = 2048;
 const std::vector<int>& calibrated_ranks();  // ascending
+const std::vector<int>& core_rows();         // of one core's LoRA, ascending
 
 // One run of the real scheduler: everyone arrives at once and is served from `slots` slots.
 struct PlannedSchedule {

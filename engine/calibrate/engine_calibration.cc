@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/backend/cost/cost_model.h"
+#include "engine/calibrate/core_time.h"
 #include "engine/calibrate/scheduler_probe.h"
 #include "engine/core/check.h"
 #include "engine/core/rng.h"
@@ -130,6 +131,14 @@ class EngineCalibration final : public CalibrationTarget {
     return {{rank, merging}, {0, unmerging}};
   }
 
+  CoreSample core(int rows) override {
+    if (core_ == nullptr) {
+      core_ = std::make_unique<CoreTime>(model_, targets_, calibrated_ranks().back(),
+                                         element_type(backend_, RuntimeSection{}, model_));
+    }
+    return core_->measure(rows);
+  }
+
   SchedulerSample schedule(const PlannedSchedule& schedule) override {
     return probe_scheduler(backend_, schedule, threads_);
   }
@@ -226,6 +235,7 @@ class EngineCalibration final : public CalibrationTarget {
   std::unique_ptr<Device> device_;
   DeviceResult result_;
   std::map<std::array<int, 3>, AdapterId> adapters_;  // rank, number, width
+  std::unique_ptr<CoreTime> core_;
   Workload disk_;
   std::unique_ptr<AdapterSource> folder_;
 };

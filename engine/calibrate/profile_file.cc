@@ -73,6 +73,14 @@ std::string kernel_line(const char* name, const KernelLine& line) {
       line.lora_r2, line.rows);
 }
 
+std::string host_lora_yaml(const HostLoraConstants& host) {
+  if (host.chunk_rows == 0) return "";
+  return fmt::format(
+      "\n# CaraServe's c (4.2): up to so many rows one core has x A B before the device has x W.\n"
+      "host_lora:\n  chunk_rows: {}\n",
+      host.chunk_rows);
+}
+
 std::string lora_line(const char* name, const FittedLora& lora) {
   return fmt::format("  {:6} {:9.1f} {:9.3f} {:12.4f} {:13.3f} {:18.4f}\n", name, lora.fixed_us,
                      lora.row_us, lora.row_rank_us, lora.adapter_us, lora.adapter_rank_us);
@@ -92,7 +100,7 @@ std::string profile_yaml(HardwareProfile profile, std::optional<PlacementConstan
   round_numbers(&placement);
   return own +
          "\n# The placement paper's own model (its Equation 1), used by cost_model: placement.\n" +
-         "placement:\n" + lines(placement, "  ");
+         "placement:\n" + lines(placement, "  ") + host_lora_yaml(profile.host_lora);
 }
 
 std::string placement_yaml(const std::string& name, const std::string& heading) {
@@ -129,6 +137,9 @@ std::string samples_csv(const CalibrationSamples& samples, const CalibrationFit&
   for (const MergeSample& s : samples.merges) {
     text += fmt::format("{},,,,,,,,,,,,,{},,,,,,,,{:.2f},,\n", s.rank > 0 ? "merge" : "unmerge",
                         s.rank, s.us);
+  }
+  for (const CoreSample& s : samples.cores) {
+    text += fmt::format("core,,,,,,,,{},,,,,{},,,,,,,,{:.2f},,\n", s.rows, s.rank, s.us);
   }
   for (const SchedulerSample& s : samples.scheduler) {
     text += fmt::format("scheduler,,,,,,,,,,,,,,,{:.3f},{:.3f},{:.3f},,,,{:.3f},{:.3f},\n",
@@ -167,6 +178,10 @@ std::string fit_table(const CalibrationSamples& samples, const CalibrationFit& f
       c.merge_us, c.merge_rank_us, c.unmerge_us, c.load_latency_us, c.load_bytes_per_s / 1e9,
       c.disk_latency_us, c.disk_bytes_per_s / 1e9, c.swap_out_latency_us,
       c.swap_out_bytes_per_s / 1e9);
+  if (!samples.cores.empty()) {
+    text += fmt::format("LoRA on the host: one core has {} rows of rank {} in time\n",
+                        fit.chunk_rows, samples.cores.front().rank);
+  }
   text += "CaraServe's models (paper: R2 0.96):\n" + kernel_line("bgmv", fit.bgmv) +
           kernel_line("mbgmv", fit.mbgmv);
   const PlacementConstants& p = fit.placement;

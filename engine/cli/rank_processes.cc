@@ -175,7 +175,7 @@ int with_ranks(const RankOptions& options, const std::vector<Spec>& specs, bool 
   if (!place || place->ranks == 1) return run(nullptr);
   if (!needs.any()) {
     throw SpecError(
-        "--ranks processes: no point takes several devices (backend: cuda, with "
+        "--ranks processes: no point takes several devices (an engine, with "
         "cluster.replicas * cluster.tensor_parallel above 1)");
   }
   return place->rank == 0 ? lead(options, *place, needs, stop, run)

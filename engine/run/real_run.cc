@@ -169,8 +169,8 @@ HostShares host_shares(const PointSettings& settings) {
   if (!shares.lora_by_engine) shares.lora.by = named<HostLoraBy>(kHostLoraBy, asked.by);
   shares.lora.transport = named<HostLoraTransport>(kHostLoraTransports, asked.transport);
   shares.lora.workers = asked.workers;
-  shares.lora.rows_per_worker =
-      asked.rows > 0 ? asked.rows : settings.hardware.host_lora.chunk_rows;
+  const int rows = asked.rows > 0 ? asked.rows : settings.hardware.host_lora.chunk_rows;
+  if (rows > 0) shares.lora.rows_per_worker = rows;
   shares.lora.shares_cores = asked.shares_cores;
   return shares;
 }

@@ -229,7 +229,7 @@ void HostLoraSection::fields(ParamFields& f) {
       .range(0, 256);
   f.add("host_lora_rows", &rows,
         "rows of one adapter that one of them is given at most, c in CaraServe 4.2; 0: chunk_rows "
-        "of the hardware profile, from a profile of one core")
+        "of the hardware profile, which servelab calibrate measures on one core, or 8")
       .range(0, 1 << 20);
   f.add("host_lora_transport", &transport,
         "how activations come to processes: memory that they share, or UNIX sockets")

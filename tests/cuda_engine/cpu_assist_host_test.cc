@@ -5,6 +5,8 @@
 #include <csignal>
 #include <cstdint>
 
+#include "engine/backend/cuda/collective.h"
+#include "engine/backend/device/tensor_parallel.h"
 #include "tests/cuda_engine/engine_testing.h"
 #include "tests/cuda_engine/host_device.h"
 #include "tests/support/lora_workers.h"
@@ -72,6 +74,55 @@ TEST(CudaHostLoraFails, AHostThatFailsIsAnErrorOfTheStep) {
   }
   const auto expected = prefill(engines.cpu.get(), ids, 200, blocks(0, 9), nth(1));
   EXPECT_LT(difference(run(cuda, batch), expected), tolerance(DType::kBf16));
+}
+
+// A host that fails before the devices take over: the step goes on to its end, on every rank, since
+// the others wait for each at every sum; then it is an error, and the next step is right.
+TEST(CudaHostLoraFails, BeforeTheDeviceTakesOverToo) {
+  for (const int ranks : {1, 2}) {
+    ModelConfig model = small_model();
+    model.vocab = 104;
+    model.ffn = 512;
+    constexpr int kTokens = 7;
+    const auto weights = random_weights(model, 7);
+    DevicePlan plan = assisted_plan();
+    plan.ranks = ranks;
+    std::vector<ComesBefore<cuda::CudaDevice>*> devices(static_cast<std::size_t>(ranks));
+    std::vector<std::shared_ptr<cuda::Collective>> seats(devices.size());
+    if (ranks > 1) {
+      auto made = cuda::make_collectives(ranks, 0);
+      std::move(made.begin(), made.end(), seats.begin());
+    }
+    std::vector<MakeRank> makers;
+    for (std::size_t r = 0; r < devices.size(); ++r) {
+      const cuda::RankSeat seat{{static_cast<int>(r), ranks}, seats[r]};
+      makers.emplace_back([&, r, seat] {
+        auto made = std::make_unique<ComesBefore<cuda::CudaDevice>>(model, *weights, plan, seat);
+        devices[r] = made.get();
+        return made;
+      });
+    }
+    TensorParallelDevice replica(model, plan.limits, makers, nullptr);
+    const auto lora = random_adapter(model, "a", 16, all_targets(), 1);
+    replica.hold({nth(0), 64}, lora);
+    load(&replica, nth(0), lora, 64);
+    DeviceJob job;
+    job.mode.take_over = TakeOver::kLoaded;
+    job.sequences = {sequence(prompt(model, kTokens, 6), 0, blocks(0, 9), nth(0), LoraSite::kHost)};
+    const auto run_from = [&](int layer) {
+      for (auto* const device : devices) device->before(layer, nullptr);
+      return run_job(&replica, job);
+    };
+    const DeviceResult expected = run_from(0);
+    // A worker's sums for the gate, the largest matrices: more than a sum over the ranks takes.
+    host_device::refuse_memory_of(sizeof(float) * kTokens *
+                                  static_cast<std::size_t>(model.ffn / ranks));
+    EXPECT_THROW(run_from(1), SpecError) << ranks << " ranks";
+    host_device::refuse_memory_of(SIZE_MAX);
+    const DeviceResult result = run_from(1);
+    EXPECT_EQ(result.host_layers, 1);
+    EXPECT_LT(difference(result.logits, expected.logits), tolerance(DType::kBf16));
+  }
 }
 
 // Torn down while the device is gone and its work is lost.

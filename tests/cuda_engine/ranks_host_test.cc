@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "engine/backend/ranks/rank_replica.h"
@@ -14,6 +15,7 @@
 #include "engine/model/model_digest.h"
 #include "engine/spec/spec.h"
 #include "tests/cuda_engine/engine_testing.h"
+#include "tests/support/lora_workers.h"
 #include "tests/support/program.h"
 
 namespace servelab {
@@ -75,7 +77,11 @@ class RankProcesses : public ::testing::Test {
   int port_ = 0;
 };
 
-class RankLogits : public RankProcesses, public ::testing::WithParamInterface<int> {};
+struct Ranks {
+  int count;
+  HostLoraBy host_lora;
+};
+class RankLogits : public RankProcesses, public ::testing::WithParamInterface<Ranks> {};
 
 std::vector<Sequence> mixed(const ModelConfig& model, bool decodes) {
   std::vector<Sequence> batch;
@@ -87,14 +93,31 @@ std::vector<Sequence> mixed(const ModelConfig& model, bool decodes) {
   return batch;
 }
 
-// Everything that a replica does, on any device: a mixed batch, decodes (eager, recorded and as a
-// graph), a merge, and a context that was swapped out.
+// A step that begins with adapter 0 on the host, and goes on with it on the devices that have it.
+DeviceResult begun_on_host(Device* device) {
+  const auto ids = prompt(device->model(), 17, 8);
+  DeviceJob job;
+  job.mode.take_over = TakeOver::kLoaded;
+  job.sequences = {sequence(ids, 0, blocks(0, 8), nth(0), LoraSite::kHost),
+                   sequence(ids, 0, blocks(8, 8), kBaseModel)};
+  return run_job(device, job);
+}
+
+// Everything that a replica does, on any device: LoRA on the host before and after the adapter has
+// come, a mixed batch, decodes (eager, recorded and as a graph), a merge, and a context that was
+// swapped out.
 std::vector<std::vector<float>> all_of(
     Device* device, const std::vector<std::shared_ptr<const LoraWeights>>& lora) {
   const ModelConfig& model = device->model();
   std::vector<std::vector<float>> outcomes;
   device->hold({nth(0), 64}, lora.front());
-  for (std::size_t i = 0; i < lora.size(); ++i) load(device, nth(i), lora[i], 64);
+  for (const bool has_come : {false, true}) {
+    if (has_come) load(device, nth(0), lora.front(), 64);
+    const DeviceResult result = begun_on_host(device);
+    EXPECT_EQ(result.host_layers, has_come ? 0 : model.layers);
+    outcomes.push_back(result.logits);
+  }
+  for (std::size_t i = 1; i < lora.size(); ++i) load(device, nth(i), lora[i], 64);
   outcomes.push_back(run(device, mixed(model, false)));
   for (int round = 0; round < 3; ++round) outcomes.push_back(run(device, mixed(model, true)));
   const auto ids = prompt(model, 31, 6);
@@ -113,8 +136,29 @@ std::vector<std::vector<float>> all_of(
   return outcomes;
 }
 
+// Steps go on while an adapter comes to one rank after the other, again and again. The ranks leave
+// their hosts together whenever that is: one that did so alone would wait for ever at a sum that
+// the others do not take part in.
+void expect_to_agree_while_it_comes(Device* device, const std::shared_ptr<const LoraWeights>& lora,
+                                    const std::vector<float>& expected) {
+  for (int round = 0; round < 12; ++round) {
+    std::thread loading([&] { load(device, nth(0), lora, 64); });
+    for (;;) {
+      const DeviceResult result = begun_on_host(device);
+      EXPECT_LT(difference(result.logits, expected), tolerance(DType::kF16));
+      if (result.host_layers == 0) break;
+    }
+    loading.join();
+    device->evict(nth(0));
+    // The ranks give it back with the next load, of another one.
+    load(device, nth(1), lora, 64);
+    EXPECT_EQ(begun_on_host(device).host_layers, device->model().layers);
+    device->evict(nth(1));
+  }
+}
+
 TEST_P(RankLogits, AreThoseOfThreadsAndOfTheCpu) {
-  const int ranks = GetParam();
+  const int ranks = GetParam().count;
   const std::string path = folder_.file("wide.yaml", spec_text(ranks, 4));
   const ModelConfig model = load_model_config(folder_ / "base/model/wide.yaml");
   const auto weights = random_weights(model, static_cast<std::uint64_t>(model.weights_seed));
@@ -132,6 +176,12 @@ TEST_P(RankLogits, AreThoseOfThreadsAndOfTheCpu) {
   for (const auto& [name, value] : environment(0, ranks)) {
     ::setenv(name.c_str(), value.c_str(), 1);
   }
+  // Rank 0's LoRA workers are processes of servelab, the others' of their own program.
+  const bool by_processes = GetParam().host_lora == HostLoraBy::kProcesses;
+  if (by_processes) {
+    plan.lora = lora_workers(HostLoraBy::kProcesses, 1);
+  }
+  std::set<int> helpers;
   std::atomic<int> stop{0};
   std::vector<std::vector<float>> processes;
   RankOptions rank_options;
@@ -143,6 +193,28 @@ TEST_P(RankLogits, AreThoseOfThreadsAndOfTheCpu) {
         const auto replica = ranks::make_rank_replica(*accelerator, group, 0, model,
                                                       model_digest(model), *weights, plan);
         processes = all_of(replica.get(), lora);
+        for (const std::size_t i : {0u, 1u}) {
+          replica->wait(nth(i));
+          replica->evict(nth(i));
+        }
+        expect_to_agree_while_it_comes(replica.get(), lora.front(), expected.front());
+        helpers = lora_workers_of(::getpid());
+        for (const auto& worker : workers) helpers.merge(lora_workers_of(worker->pid()));
+        EXPECT_EQ(helpers.size(), by_processes ? static_cast<std::size_t>(ranks) : 0);
+        // Those of another rank than the first are told of, too. Who is killed between steps may
+        // have been replaced when the next begins, and then was not lost.
+        int lost = helpers.empty() ? 1 : 0;
+        for (int i = 0; i < 100 && lost == 0; ++i) {
+          for (const int helper : lora_workers_of(workers.front()->pid())) {
+            ::kill(helper, SIGKILL);
+            helpers.insert(helper);
+          }
+          const DeviceResult result = begun_on_host(replica.get());
+          EXPECT_EQ(result.logits, processes.front());
+          lost += result.host_work.lost;
+        }
+        EXPECT_GT(lost, 0);
+        helpers.merge(lora_workers_of(workers.front()->pid()));
         return 5;
       });
   for (const auto& [name, value] : environment(0, ranks)) ::unsetenv(name.c_str());
@@ -152,6 +224,7 @@ TEST_P(RankLogits, AreThoseOfThreadsAndOfTheCpu) {
     EXPECT_EQ(result.code, 5);  // all end as rank 0 does
     EXPECT_EQ(result.err, "");
   }
+  for (const int helper : helpers) EXPECT_TRUE(ends_soon(helper));
   ASSERT_EQ(processes.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(processes[i], threads[i]) << i;
@@ -159,7 +232,14 @@ TEST_P(RankLogits, AreThoseOfThreadsAndOfTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Processes, RankLogits, ::testing::Values(2, 4));
+INSTANTIATE_TEST_SUITE_P(Processes, RankLogits,
+                         ::testing::Values(Ranks{2, HostLoraBy::kThreads},
+                                           Ranks{4, HostLoraBy::kThreads},
+                                           Ranks{2, HostLoraBy::kProcesses}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.count) + "_" +
+                                  kHostLoraBy[static_cast<std::size_t>(info.param.host_lora)];
+                         });
 
 TEST_F(RankProcesses, RunASpecAsThreadsDo) {
   const std::string spec = folder_.file("wide.yaml", spec_text(2, 8));

@@ -1,4 +1,8 @@
-// A replica on several devices against the CPU engine: the ranks' sums, adapters, merges and swaps.
+// A replica on several devices against the CPU engine: the ranks' sums, adapters, merges and swaps,
+// and LoRA that the devices take over from their hosts within a step.
+#include <algorithm>
+
+#include "engine/backend/cuda/collective.h"
 #include "engine/backend/device/tensor_parallel.h"
 #include "tests/cuda_engine/engine_testing.h"
 
@@ -142,6 +146,153 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TensorParallel,
                                   std::to_string(info.param.kv_heads) + "_kv_heads" +
                                   (info.param.tied ? "_tied" : "");
                          });
+
+// A replica whose ranks see an adapter come when the test says so: rank r before layer layers[r] of
+// a step.
+struct TakeOverRanks {
+  using Rank = ComesBefore<cuda::CudaDevice>;
+
+  TakeOverRanks(const ModelConfig& model, const ModelWeights& weights, const DevicePlan& plan)
+      : ranks(static_cast<std::size_t>(plan.ranks)) {
+    std::vector<std::shared_ptr<cuda::Collective>> seats(ranks.size());
+    if (plan.ranks > 1) {
+      auto made = cuda::make_collectives(plan.ranks, 0);
+      std::move(made.begin(), made.end(), seats.begin());
+    }
+    std::vector<MakeRank> makers;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const cuda::RankSeat seat{shard(r), seats[r]};
+      DevicePlan own = plan;
+      own.device = static_cast<int>(r);
+      makers.emplace_back([this, r, seat, own, &model, &weights] {
+        auto made = std::make_unique<Rank>(model, weights, own, seat);
+        ranks[r] = made.get();
+        return made;
+      });
+    }
+    replica = std::make_unique<TensorParallelDevice>(model, plan.limits, makers, nullptr);
+  }
+
+  Shard shard(std::size_t rank) const {
+    return {static_cast<int>(rank), static_cast<int>(ranks.size())};
+  }
+  void comes_before(const std::vector<int>& layers, const LoraWeights& weights) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      auto part = shard_adapter(replica->model(), weights, shard(r));
+      ranks[r]->before(layers[r],
+                       [rank = ranks[r], part](AdapterId id) { load(rank, id, part, 64); });
+    }
+  }
+  void evict(AdapterId adapter, const std::vector<int>& layers) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      if (layers[r] < replica->model().layers) ranks[r]->evict(adapter);
+    }
+  }
+
+  std::vector<Rank*> ranks;
+  std::unique_ptr<TensorParallelDevice> replica;
+};
+
+class RanksTakeOver : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    const std::string reason = no_device();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    const int devices = find_accelerator("cuda")->devices();
+    if (devices < GetParam()) {
+      GTEST_SKIP() << "needs " << GetParam() << " devices; this machine has " << devices;
+    }
+    plan_.ranks = GetParam();
+    plan_.lora.workers = 1;
+    cpu_ = cpu_device(model_, *weights_, plan_.limits);
+    load(cpu_.get(), nth(1), lora_[0]);
+    load(cpu_.get(), nth(2), lora_[1]);
+    expected_ = step(cpu_.get(), LoraSite::kDevice, {}).logits;
+  }
+
+  // Beside a decode and a prompt of the device's adapter 1 and rows of the base model, a prompt of
+  // adapter 2 at `site`.
+  DeviceResult step(Device* device, LoraSite site, const StepMode& mode) const {
+    const auto ids = prompt(model_, 21, 5);
+    run(device, {sequence(but_last(ids), 0, blocks(0, 6), nth(1))}, StepMode{});
+    DeviceJob job;
+    job.mode = mode;
+    job.sequences = {sequence(ids, ids.size() - 1, blocks(0, 6), nth(1)),
+                     sequence(ids, 0, blocks(6, 6), nth(2), site),
+                     sequence(ids, 0, blocks(12, 6), nth(1)),
+                     sequence(ids, 0, blocks(18, 6), kBaseModel)};
+    return run_job(device, job);
+  }
+  // Adapter 1 is on all devices, adapter 2 on their hosts.
+  std::unique_ptr<TakeOverRanks> open(const DevicePlan& plan) const {
+    auto opened = std::make_unique<TakeOverRanks>(model_, *weights_, plan);
+    load(opened->replica.get(), nth(1), lora_[0], 64);
+    opened->replica->hold({nth(2), 64}, lora_[1]);
+    return opened;
+  }
+  // The step, with adapter 2 coming to each rank before its layer of `layers`.
+  void expect_switch(TakeOverRanks* on, const std::vector<int>& layers, StepMode mode) const {
+    mode.take_over = TakeOver::kLoaded;
+    on->comes_before(layers, *lora_[1]);
+    const DeviceResult result = step(on->replica.get(), LoraSite::kHost, mode);
+    EXPECT_EQ(result.host_layers, *std::max_element(layers.begin(), layers.end()))
+        << ::testing::PrintToString(layers);
+    EXPECT_LT(difference(result.logits, expected_), tolerance(DType::kF16))
+        << ::testing::PrintToString(layers) << " " << name(mode.kernel) << " "
+        << name(mode.host_copy);
+    on->evict(nth(2), layers);
+  }
+
+  const ModelConfig model_ = wide_model(2, false);
+  const std::unique_ptr<ModelWeights> weights_ = random_weights(model_, 7);
+  const std::vector<std::shared_ptr<const LoraWeights>> lora_ = {
+      random_adapter(model_, "a", 4, all_targets(), 4),
+      random_adapter(model_, "b", 16, all_targets(), 16)};
+  DevicePlan plan_ = small_plan(DType::kF16);
+  std::unique_ptr<CpuDevice> cpu_;
+  std::vector<float> expected_;
+};
+
+TEST_P(RanksTakeOver, AtEveryLayerUnderEveryKernelAndCopy) {
+  const auto on = open(plan_);
+  for (const LoraKernel kernel : kAllLoraKernels) {
+    for (const HostCopy copy : {HostCopy::kFused, HostCopy::kSynced, HostCopy::kPageable}) {
+      for (int layer = 0; layer <= model_.layers; ++layer) {
+        StepMode mode;
+        mode.kernel = kernel;
+        mode.host_copy = copy;
+        expect_switch(on.get(), std::vector<int>(on->ranks.size(), layer), mode);
+      }
+    }
+  }
+}
+
+// Ranks that see the adapter come at different layers switch together, when the last of them has.
+TEST_P(RanksTakeOver, TogetherWhereItComesToThemAtDifferentTimes) {
+  const auto on = open(plan_);
+  const std::size_t ranks = on->ranks.size();
+  for (std::size_t last = 0; last < ranks; ++last) {
+    for (int layer = 0; layer <= model_.layers; ++layer) {
+      for (int earlier = 0; earlier <= layer; ++earlier) {
+        std::vector<int> layers(ranks);
+        for (std::size_t r = 0; r < ranks; ++r) {
+          layers[r] = r == last ? layer : (earlier + static_cast<int>(r)) % (layer + 1);
+        }
+        expect_switch(on.get(), layers, StepMode{});
+      }
+    }
+  }
+}
+
+TEST_P(RanksTakeOver, NeverWhereThePlanSaysSo) {
+  const auto on = open(plan_);
+  load(on->replica.get(), nth(2), lora_[1], 64);
+  const DeviceResult result = step(on->replica.get(), LoraSite::kHost, StepMode{});
+  EXPECT_EQ(result.host_layers, model_.layers);
+  EXPECT_LT(difference(result.logits, expected_), tolerance(DType::kF16));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksTakeOver, ::testing::Values(1, 2, 4));
 
 }  // namespace
 }  // namespace servelab

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "engine/backend/cost/hardware.h"
 #include "tests/support/program.h"
 
 namespace servelab {
@@ -68,6 +69,12 @@ TEST_F(CpuEngine, TheTwinTakesACalibratedProfile) {
                                             folder_ / "profile.yaml", "--out", folder_ / "out"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("2 VALID"));
+  // One core was measured for LoRA on the host, which the twin of this profile does not compute.
+  const int chunk = load_hardware_profile(folder_ / "profile.yaml").host_lora.chunk_rows;
+  EXPECT_GE(chunk, 1);
+  EXPECT_LE(chunk, 2048);
+  EXPECT_THAT(calibrated.out, HasSubstr("one core has " + std::to_string(chunk) + " rows"));
+  EXPECT_THAT(test::read_file(folder_ / "profile.csv"), HasSubstr("\ncore,,,,,,,,2048,"));
 }
 
 TEST_F(CpuEngine, ReplayNeedsARealRun) {

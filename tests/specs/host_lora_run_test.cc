@@ -6,7 +6,6 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <thread>
 
@@ -34,15 +33,6 @@ constexpr const char* kHead =
     "  arrivals: {process: poisson, rate: 40}\n"
     "  popularity: {kind: round-robin}\n"
     "  lengths: {source: uniform, prompt_range: [20, 60], output_range: [1, 8]}\n";
-
-// One that nobody has asked how it ended does not live.
-bool lives(int process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const std::size_t state = text.rfind(')');
-  return state != std::string::npos && state + 2 < text.size() && text[state + 2] != 'Z';
-}
 
 class HostLoraRun : public ::testing::Test {
  protected:
@@ -94,7 +84,8 @@ TEST_F(HostLoraRun, EveryWayServesEveryRequest) {
   EXPECT_EQ(lost(), 0);
 }
 
-// Twenty that are killed, and one that stops.
+// All through the run, so that many are killed within steps however long it takes to begin; one of
+// them stops.
 TEST_F(HostLoraRun, WorkersKilledAtRandomMomentsCostNoRequest) {
   Program program(
       run(spec("host_lora: processes, host_lora_workers: 2, "
@@ -102,9 +93,8 @@ TEST_F(HostLoraRun, WorkersKilledAtRandomMomentsCostNoRequest) {
                240)));
   RngStream moments(1, "kills");
   int kills = 0;
-  for (int nobody = 0; nobody < 100 && kills < 21;) {
+  while (test::lives(program.pid())) {
     const std::set<int> workers = test::lora_workers_of(program.pid());
-    nobody = workers.empty() ? nobody + 1 : 0;
     if (!workers.empty()) {
       const auto which = static_cast<std::ptrdiff_t>(moments.below(workers.size()));
       ::kill(*std::next(workers.begin(), which), kills == 10 ? SIGSTOP : SIGKILL);
@@ -114,7 +104,7 @@ TEST_F(HostLoraRun, WorkersKilledAtRandomMomentsCostNoRequest) {
   }
   const ProgramResult result = program.wait();
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_EQ(kills, 21) << "the run was over too soon";
+  EXPECT_GT(kills, 20) << "the run was over too soon";
   EXPECT_THAT(result.out, HasSubstr("1 VALID"));
   EXPECT_EQ(sum("/requests/status"), 240);  // all completed
   EXPECT_GT(lost(), 0);
@@ -141,12 +131,7 @@ TEST_F(HostLoraRun, WorkersEndWithARunThatIsKilled) {
       }
       program.wait();
     }
-    for (const int worker : workers) {
-      for (int i = 0; i < 3000 && lives(worker); ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      EXPECT_FALSE(lives(worker));
-    }
+    for (const int worker : workers) EXPECT_TRUE(test::ends_soon(worker));
   }
 }
 

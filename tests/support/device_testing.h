@@ -164,7 +164,7 @@ inline void move(Device* device, const std::vector<KvMove>& moves) {
   run_job(device, job);
 }
 
-// A device to which the adapter that a job holds on the host comes before a chosen layer.
+// A device to which the adapter that a job holds on the host comes before a chosen layer, once.
 template <class Engine>
 class ComesBefore final : public Engine {
  public:
@@ -178,7 +178,7 @@ class ComesBefore final : public Engine {
  private:
   const DeviceAdapter* arrived(AdapterId adapter) override {
     if (asked_++ < layer_) return nullptr;
-    bring_(adapter);
+    if (bring_) std::exchange(bring_, nullptr)(adapter);
     return Engine::arrived(adapter);
   }
   int asked_ = 0, layer_ = 0;

@@ -1,12 +1,22 @@
 #include "tests/support/lora_workers.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <system_error>
+#include <thread>
 
 namespace servelab::test {
+
+bool lives(int process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t state = text.rfind(')');
+  return state != std::string::npos && state + 2 < text.size() && text[state + 2] != 'Z';
+}
 
 HostLoraPlan lora_workers(HostLoraBy by, int workers, HostLoraTransport transport) {
   HostLoraPlan plan;
@@ -34,6 +44,15 @@ std::set<int> lora_workers_of(int process) {
     }
   }
   return found;
+}
+
+bool ends_soon(int process) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  while (lives(process)) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 }  // namespace servelab::test

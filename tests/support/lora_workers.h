@@ -15,6 +15,10 @@ HostLoraPlan lora_workers(HostLoraBy by, int workers,
 // LoRA workers that are a process's, begun by any of its threads.
 std::set<int> lora_workers_of(int process);
 
+// One that nobody has asked how it ended does not live.
+bool lives(int process);
+bool ends_soon(int process);  // within three seconds
+
 }  // namespace servelab::test
 
 #endif  // SERVELAB_TESTS_SUPPORT_LORA_WORKERS_H_

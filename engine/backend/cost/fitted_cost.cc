@@ -177,10 +177,15 @@ void check_calibrated_for(const ModelConfig& model, const HardwareProfile& hardw
   }
 }
 
+ProfileSection chunk_rows(HardwareProfile* hw) {
+  ChunkRowsOnly only{&hw->host_lora};
+  return {"host_lora", &only, hw->host_lora.chunk_rows == 0};
+}
+
 class Fitted : public CostModelKind {
  public:
   std::vector<ProfileSection> sections(HardwareProfile* hw) override {
-    return {{"fitted", &hw->fitted}};
+    return {{"fitted", &hw->fitted}, chunk_rows(hw)};
   }
   void check(const HardwareProfile& hardware, const ConfigNode& file) const override {
     check_fitted(hardware.fitted, file.find("fitted")->mark);
@@ -196,7 +201,7 @@ class Fitted : public CostModelKind {
 class Placement : public CostModelKind {
  public:
   std::vector<ProfileSection> sections(HardwareProfile* hw) override {
-    return {{"fitted", &hw->fitted}, {"placement", &constants_}};
+    return {{"fitted", &hw->fitted}, {"placement", &constants_}, chunk_rows(hw)};
   }
   void check(const HardwareProfile& hardware, const ConfigNode& file) const override {
     check_fitted(hardware.fitted, file.find("fitted")->mark);

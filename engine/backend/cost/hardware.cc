@@ -1,7 +1,9 @@
 #include "engine/backend/cost/hardware.h"
 
 #include <filesystem>
+#include <map>
 #include <set>
+#include <string>
 
 #include "engine/backend/cost/make_cost_model.h"
 #include "engine/core/check.h"
@@ -81,11 +83,15 @@ void HostConstants::fields(ParamFields& f) {
 
 void HostLoraConstants::fields(ParamFields& f) {
   f.add("cores", &cores, "that compute LoRA").range(1, 1 << 16);
-  f.add("chunk_rows", &chunk_rows, "rows of a prompt that one core takes").range(1, 1 << 16);
+  chunk_field(f);
   f.add("core_flops", &core_flops, "products of one core, per second").range(1e6, kMaxRate);
   f.add("core_bytes_per_s", &core_bytes_per_s, "A and B into one core").range(1e6, kMaxRate);
   f.add("signal_us", &signal_us, "one side's signal, until the other sees it").range(0, kMaxUs);
   f.add("sync_us", &sync_us, "idle time of the device at a wait of the host").range(0, kMaxUs);
+}
+
+void HostLoraConstants::chunk_field(ParamFields& f) {
+  f.add("chunk_rows", &chunk_rows, "rows of a prompt that one core takes").range(1, 1 << 16);
 }
 
 void CopyConstants::fields(ParamFields& f) {
@@ -197,12 +203,18 @@ void read_section(const ConfigNode& settings, const ProfileSection& section) {
 
 // One file may serve several cost models, but what another may lack must not be ignored here.
 void check_unread(const ConfigNode& node, const std::set<std::string>& unread) {
+  std::map<std::string, std::string> models;  // by section, those that it belongs to
   for_each_section([&](const std::string& cost_model, const ProfileSection& section) {
-    const ConfigNode* settings = node.find(section.name);
-    if (!section.is_left_out || settings == nullptr || !unread.contains(section.name)) return;
-    throw SpecError(settings->mark,
-                    "'" + section.name + "' belongs to profiles with cost_model: " + cost_model);
+    if (!section.is_left_out || !unread.contains(section.name)) return;
+    std::string& list = models[section.name];
+    list += (list.empty() ? "" : ", ") + cost_model;
   });
+  for (const auto& [section, list] : models) {
+    const ConfigNode* const settings = node.find(section);
+    if (settings == nullptr) continue;
+    throw SpecError(settings->mark,
+                    "'" + section + "' belongs to profiles with cost_model: " + list);
+  }
 }
 
 }  // namespace

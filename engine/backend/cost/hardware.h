@@ -5,7 +5,8 @@
 // the data sheet's peak that is reached, in (0, 1].
 //
 // `cost_model` says which sections a profile has (CostModelKind): roofline needs those from gemm to
-// host, fitted and placement those that `servelab calibrate` writes.
+// host, fitted and placement those that `servelab calibrate` writes. host_lora may be left out; a
+// calibrated profile has nothing but its chunk_rows.
 #ifndef SERVELAB_BACKEND_COST_HARDWARE_H_
 #define SERVELAB_BACKEND_COST_HARDWARE_H_
 
@@ -93,13 +94,21 @@ struct HostConstants {
 // section that a profile may leave out: such a device refuses LoRA on the host.
 struct HostLoraConstants {
   int cores = 0;                // that compute LoRA; 0: the profile has no such section
-  int chunk_rows = 8;           // rows of a prompt that one core takes (CaraServe's c)
+  int chunk_rows = 0;           // rows of a prompt that one core takes (CaraServe's c); 0: unknown
   double core_flops = 0;        // products of one core, per second
   double core_bytes_per_s = 0;  // A and B into one core
   double signal_us = 0;         // one side's word that its data are there, until the other sees it
   double sync_us =
       0;  // native copies: the device idles while the host sees the copy's end and launches
   void fields(ParamFields& f);
+  void chunk_field(ParamFields& f);
+};
+
+// Of a calibrated profile's section host_lora: engines compute with it, and its twin, which needs
+// the rest, refuses LoRA on the host.
+struct ChunkRowsOnly {
+  HostLoraConstants* host;
+  void fields(ParamFields& f) { host->chunk_field(f); }
 };
 
 // Copies as frameworks make them by default: from and to pageable memory, each a blocking call. A

@@ -43,8 +43,7 @@ class CpuAccelerator final : public Accelerator {
   }
   int devices() const override { return INT_MAX; }  // replicas share the cores
   void check_devices(int /*replicas*/, int ranks) const override {
-    if (ranks == 1) return;
-    throw SpecError("cluster.tensor_parallel: the CPU engine runs a replica on one device; use 1");
+    if (ranks > 1) refuse_ranks();
   }
   DeviceFacts facts(int /*device*/) const override {
     DeviceFacts facts;
@@ -102,10 +101,12 @@ class CpuAccelerator final : public Accelerator {
   }
 
   std::string name_group() const override { refuse_ranks(); }
-  std::unique_ptr<Device> make_rank(const ModelConfig& /*model*/, const ModelWeights& /*weights*/,
-                                    const DevicePlan& /*plan*/, const Shard& /*shard*/,
+  // A process may hold a replica of its own, but not a part of one.
+  std::unique_ptr<Device> make_rank(const ModelConfig& model, const ModelWeights& weights,
+                                    const DevicePlan& plan, const Shard& shard,
                                     const std::string& /*group*/) const override {
-    refuse_ranks();
+    if (shard.ranks > 1) refuse_ranks();
+    return make(model, weights, plan);
   }
 
  private:
@@ -116,7 +117,7 @@ class CpuAccelerator final : public Accelerator {
     return kernels::GemmLibrary::kNative;
   }
   [[noreturn]] static void refuse_ranks() {
-    throw SpecError("the CPU engine runs a replica on one device");
+    throw SpecError("cluster.tensor_parallel: the CPU engine runs a replica on one device; use 1");
   }
 
   int threads_ = 0;

@@ -16,21 +16,6 @@ constexpr std::size_t kAlignment = 64;
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-int fused_n(const ModelConfig& model, Fused which) {
-  const int q = model.heads * model.head_dim;
-  const int kv = model.kv_heads * model.head_dim;
-  switch (which) {
-    case Fused::kQkv:
-      return q + 2 * kv;
-    case Fused::kO:
-    case Fused::kDown:
-      return model.hidden;
-    case Fused::kGateUp:
-      return 2 * model.ffn;
-  }
-  return 0;
-}
-
 // A vector as floats.
 std::vector<float> floats(const kernels::Ops& ops, const Tensor& tensor) {
   std::vector<float> out(static_cast<std::size_t>(tensor.rows) *
@@ -47,11 +32,6 @@ void check_shape(const ModelConfig& model) {
 }
 
 }  // namespace
-
-int fused_k(const ModelConfig& model, Fused which) {
-  if (which == Fused::kO) return model.heads * model.head_dim;
-  return which == Fused::kDown ? model.ffn : model.hidden;
-}
 
 // --- setting up ---
 
@@ -76,9 +56,9 @@ CpuDevice::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
 
 void CpuDevice::Impl::check_memory() const {
   std::size_t packed = kernels::packed_bytes(options_.type, model_.vocab, model_.hidden);
-  for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
-    packed += kernels::packed_bytes(options_.type, fused_n(model_, which), fused_k(model_, which)) *
-              layers_.size();
+  for (const Fused which : kAllFused) {
+    const auto [n, k] = shapes_.fused(which);
+    packed += kernels::packed_bytes(options_.type, n, k) * layers_.size();
   }
   const std::size_t kv = static_cast<std::size_t>(options_.kv_blocks * options_.block_tokens) *
                          static_cast<std::size_t>(model_.kv_heads * model_.head_dim * 2) *
@@ -96,9 +76,9 @@ void CpuDevice::Impl::check_memory() const {
 void CpuDevice::Impl::allocate() {
   const auto rows = static_cast<std::size_t>(options_.max_batch_tokens);
   const auto hidden = static_cast<std::size_t>(model_.hidden);
-  for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
-    widest_input_ = std::max(widest_input_, fused_k(model_, which));
-    widest_output_ = std::max(widest_output_, fused_n(model_, which));
+  for (const Fused which : kAllFused) {
+    widest_input_ = std::max(widest_input_, shapes_.fused(which).k);
+    widest_output_ = std::max(widest_output_, shapes_.fused(which).n);
   }
   const auto kv_row = static_cast<std::size_t>(model_.kv_heads * model_.head_dim) *
                       kernels::bytes_of(options_.type);
@@ -142,7 +122,7 @@ void CpuDevice::Impl::start_workers(std::size_t h_row) {
   host_lora::TeamSettings settings;
   settings.plan = options_.host_lora;
   settings.isa = options_.isa;
-  settings.most_jobs = model_.layers * static_cast<int>(kFusedLinears);
+  settings.most_jobs = model_.layers * static_cast<int>(kFusedMatrices);
   settings.most_rows = options_.max_batch_tokens;
   settings.x_row_bytes = h_row;
   settings.out_row_bytes = static_cast<std::size_t>(widest_output_) * sizeof(float);
@@ -182,18 +162,14 @@ void CpuDevice::Impl::pack_layers(const ModelWeights& weights) {
   };
   for (int i = 0; i < model_.layers; ++i) {
     LayerWeights& layer = layers_[static_cast<std::size_t>(i)];
-    for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
-      layer.base[static_cast<std::size_t>(which)] =
-          make(fused_n(model_, which), fused_k(model_, which));
+    for (const Fused which : kAllFused) {
+      const auto [n, k] = shapes_.fused(which);
+      auto& linear = layer.base[static_cast<std::size_t>(which)];
+      linear = make(n, k);
+      std::vector<Tensor> parts;
+      for (const LinearLayer part : members(which)) parts.push_back(weights.linear(i, part));
+      pack_fused(parts, linear.get());
     }
-    const auto linear = [&](LinearLayer which) { return weights.linear(i, which); };
-    pack_fused({linear(LinearLayer::kQ), linear(LinearLayer::kK), linear(LinearLayer::kV)},
-               layer.base[static_cast<std::size_t>(Fused::kQkv)].get());
-    pack_fused({linear(LinearLayer::kO)}, layer.base[static_cast<std::size_t>(Fused::kO)].get());
-    pack_fused({linear(LinearLayer::kGate), linear(LinearLayer::kUp)},
-               layer.base[static_cast<std::size_t>(Fused::kGateUp)].get());
-    pack_fused({linear(LinearLayer::kDown)},
-               layer.base[static_cast<std::size_t>(Fused::kDown)].get());
     layer.attention_norm = floats(ops_, weights.vector(i, LayerVector::kAttentionNorm));
     layer.ffn_norm = floats(ops_, weights.vector(i, LayerVector::kFfnNorm));
     if (!model_.qkv_bias) continue;
@@ -209,50 +185,28 @@ void CpuDevice::Impl::pack_layers(const ModelWeights& weights) {
 
 // --- merging ---
 
-FusedRows CpuDevice::Impl::rows_of(LinearLayer target) const {
-  const int q = model_.heads * model_.head_dim;
-  const int kv = model_.kv_heads * model_.head_dim;
-  switch (target) {
-    case LinearLayer::kQ:
-      return {Fused::kQkv, 0, q};
-    case LinearLayer::kK:
-      return {Fused::kQkv, q, q + kv};
-    case LinearLayer::kV:
-      return {Fused::kQkv, q + kv, q + 2 * kv};
-    case LinearLayer::kO:
-      return {Fused::kO, 0, model_.hidden};
-    case LinearLayer::kGate:
-      return {Fused::kGateUp, 0, model_.ffn};
-    case LinearLayer::kUp:
-      return {Fused::kGateUp, model_.ffn, 2 * model_.ffn};
-    case LinearLayer::kDown:
-      return {Fused::kDown, 0, model_.hidden};
-  }
-  return {};
-}
-
 std::unique_ptr<kernels::Linear> CpuDevice::Impl::like(const kernels::Linear& other) const {
   return kernels::make_linear(options_.gemm, ops_, options_.type, other.n(), other.k(),
                               options_.threads);
 }
 
 // Packs one part of a layer's matrix with the adapter folded in into `out`; `rows` is scratch.
-void CpuDevice::Impl::fold(const CpuAdapter& adapter, int layer, std::size_t matrix, int part,
+void CpuDevice::Impl::fold(const CpuAdapter& adapter, int layer, Fused which, int part,
                            std::vector<float>* rows, kernels::Linear* out) const {
-  const kernels::Linear& base = *layers_[static_cast<std::size_t>(layer)].base[matrix];
+  const kernels::Linear& base =
+      *layers_[static_cast<std::size_t>(layer)].base[static_cast<std::size_t>(which)];
   const int begin = base.column_begin(part);
   const int end = base.column_end(part);
   if (begin == end) return;
   const std::int64_t k = base.k();
   rows->resize(static_cast<std::size_t>(end - begin) * static_cast<std::size_t>(k));
   base.unpack(part, rows->data(), k);
-  for (int t = 0; t < kLinearLayers; ++t) {
-    const auto target = static_cast<LinearLayer>(t);
-    const FusedRows at = rows_of(target);
+  for (const LinearLayer target : members(which)) {
+    const FusedPlace at = place_of(shapes_, target);
     const kernels::LoraPair* pair = adapter.find(layer, target);
     const int from = std::max(begin, at.begin);
-    const int to = std::min(end, at.end);
-    if (pair == nullptr || static_cast<std::size_t>(at.matrix) != matrix || from >= to) continue;
+    const int to = std::min(end, at.begin + at.rows);
+    if (pair == nullptr || from >= to) continue;
     float* const first = rows->data() + (from - begin) * k;
     ops_.lora_merge(*pair, first, first, from - at.begin, to - at.begin);
   }
@@ -268,13 +222,13 @@ void CpuDevice::Impl::reserve(Fused which, LayerWeights* layer) {
   const auto index = static_cast<int>(layer - layers_.data());
   team_.run([&](int member) {
     std::vector<float> rows;
-    fold(nothing, index, i, member, &rows, layer->merged[i].get());
+    fold(nothing, index, which, member, &rows, layer->merged[i].get());
   });
 }
 
 void CpuDevice::Impl::reserve(std::span<const LinearLayer> targets) {
   for (LayerWeights& layer : layers_) {
-    for (const LinearLayer target : targets) reserve(rows_of(target).matrix, &layer);
+    for (const LinearLayer target : targets) reserve(matrix_of(target), &layer);
   }
 }
 
@@ -285,7 +239,7 @@ void CpuDevice::Impl::merge(const CpuAdapter& adapter) {
     for (int t = 0; t < kLinearLayers; ++t) {
       const auto target = static_cast<LinearLayer>(t);
       if (adapter.find(l, target) == nullptr) continue;
-      const Fused which = rows_of(target).matrix;
+      const Fused which = matrix_of(target);
       reserve(which, &layer);
       layer.use_merged[static_cast<std::size_t>(which)] = true;
     }
@@ -294,8 +248,9 @@ void CpuDevice::Impl::merge(const CpuAdapter& adapter) {
     std::vector<float> rows;
     for (int l = 0; l < model_.layers; ++l) {
       LayerWeights& layer = layers_[static_cast<std::size_t>(l)];
-      for (std::size_t i = 0; i < kFusedLinears; ++i) {
-        if (layer.use_merged[i]) fold(adapter, l, i, member, &rows, layer.merged[i].get());
+      for (const Fused which : kAllFused) {
+        const auto i = static_cast<std::size_t>(which);
+        if (layer.use_merged[i]) fold(adapter, l, which, member, &rows, layer.merged[i].get());
       }
     }
   });
@@ -306,10 +261,11 @@ std::unique_ptr<FoldedLayers> CpuDevice::Impl::fold_all(const CpuAdapter& adapte
   std::vector<float> rows;
   for (int l = 0; l < model_.layers; ++l) {
     FusedLinears& linears = folded->layers.emplace_back();
-    for (std::size_t i = 0; i < kFusedLinears; ++i) {
+    for (const Fused which : kAllFused) {
+      const auto i = static_cast<std::size_t>(which);
       linears[i] = like(*layers_[static_cast<std::size_t>(l)].base[i]);
       for (int part = 0; part < options_.threads; ++part) {
-        fold(adapter, l, i, part, &rows, linears[i].get());
+        fold(adapter, l, which, part, &rows, linears[i].get());
       }
     }
   }

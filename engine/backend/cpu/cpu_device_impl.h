@@ -14,26 +14,13 @@
 #include "engine/backend/device/adapter_storage.h"
 #include "engine/backend/device/buffer.h"
 #include "engine/backend/device/rope_table.h"
+#include "engine/backend/device/shapes.h"
 #include "engine/backend/device/thread_team.h"
 #include "engine/backend/host_lora/team.h"
 
 namespace servelab {
 
-// The four matrices of a layer as they are multiplied: q, k, v in one, gate and up in one.
-enum class Fused : std::uint8_t { kQkv, kO, kGateUp, kDown };
-inline constexpr std::size_t kFusedLinears = 4;
-
-// Columns of a fused matrix: what it is multiplied with.
-int fused_k(const ModelConfig& model, Fused which);
-
-// Where a LoRA target's rows lie in its fused matrix.
-struct FusedRows {
-  Fused matrix = Fused::kQkv;
-  int begin = 0;
-  int end = 0;
-};
-
-using FusedLinears = std::array<std::unique_ptr<kernels::Linear>, kFusedLinears>;
+using FusedLinears = std::array<std::unique_ptr<kernels::Linear>, kFusedMatrices>;
 
 struct FoldedLayers {
   std::vector<FusedLinears> layers;
@@ -42,7 +29,7 @@ struct FoldedLayers {
 struct LayerWeights {
   FusedLinears base;
   FusedLinears merged;  // only where an adapter was merged
-  std::array<bool, kFusedLinears> use_merged = {};
+  std::array<bool, kFusedMatrices> use_merged = {};
   std::vector<float> attention_norm;
   std::vector<float> ffn_norm;
   std::vector<float> qkv_bias;  // empty without bias
@@ -72,11 +59,11 @@ class CpuDevice::Impl {
   }
   std::unique_ptr<FoldedLayers> fold_all(const CpuAdapter& adapter) const;
   void reserve(std::span<const LinearLayer> targets);
-  FusedRows rows_of(LinearLayer target) const;
   void copy_context(const KvMove& move, std::byte* host) const;
   Bytes kv_bytes_per_token() const;
 
   const ModelConfig model_;
+  const Shapes shapes_{model_};
   const CpuDeviceOptions options_;
   const std::shared_ptr<AdapterStorage> adapter_storage_ = std::make_shared<AdapterStorage>();
   const kernels::Ops& ops_;
@@ -96,8 +83,8 @@ class CpuDevice::Impl {
   void pack_layers(const ModelWeights& weights);
   void reserve(Fused which, LayerWeights* layer);
   std::unique_ptr<kernels::Linear> like(const kernels::Linear& other) const;
-  void fold(const CpuAdapter& adapter, int layer, std::size_t matrix, int part,
-            std::vector<float>* rows, kernels::Linear* out) const;
+  void fold(const CpuAdapter& adapter, int layer, Fused which, int part, std::vector<float>* rows,
+            kernels::Linear* out) const;
   void pack_fused(const std::vector<Tensor>& sources, kernels::Linear* linear);
   void allocate();
   void start_workers(std::size_t h_row);

@@ -40,11 +40,6 @@ class Laps {
   TimeNs last_;
 };
 
-constexpr std::array kQkvTargets = {LinearLayer::kQ, LinearLayer::kK, LinearLayer::kV};
-constexpr std::array kOTarget = {LinearLayer::kO};
-constexpr std::array kGateUpTargets = {LinearLayer::kGate, LinearLayer::kUp};
-constexpr std::array kDownTarget = {LinearLayer::kDown};
-
 }  // namespace
 
 void CpuDevice::Impl::run(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters,
@@ -271,7 +266,7 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
     if (leads && !hosted_.empty()) ++host_layers_;
     laps.lap(&parts_.dense);
     if (leads) post_host(l, Fused::kQkv);
-    if (lora_) shrink(member, l, kQkvTargets);
+    if (lora_) shrink(member, l, members(Fused::kQkv));
     laps.lap(&parts_.lora);
     multiply(member, l, Fused::kQkv, y, wide, kernels::Store::kSet);
     if (leads) await_host(l, Fused::kQkv);
@@ -280,12 +275,11 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
     const Share heads = share_of(member, model_.kv_heads);
     if (lora_) {
       for (int i = 0; i < 3; ++i) {
-        const auto target = static_cast<std::size_t>(i);
+        const LinearLayer target = members(Fused::kQkv)[static_cast<std::size_t>(i)];
         const int unit = i == 0 ? group * d : d;
         const Share columns{heads.row_begin, heads.row_end, heads.column_begin * unit,
                             heads.column_end * unit};
-        expand(member, l, kQkvTargets[target], i, y + rows_of(kQkvTargets[target]).begin, wide,
-               columns);
+        expand(member, l, target, i, y + place_of(shapes_, target).begin, wide, columns);
       }
     }
     laps.lap(&parts_.lora);
@@ -295,7 +289,7 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
     team_.barrier();
     laps.lap(&parts_.attention);
     if (leads) post_host(l, Fused::kO);
-    if (lora_) shrink(member, l, kOTarget);
+    if (lora_) shrink(member, l, members(Fused::kO));
     laps.lap(&parts_.lora);
     multiply(member, l, Fused::kO, x, model_.hidden, kernels::Store::kAdd);
     if (leads) await_host(l, Fused::kO);
@@ -312,7 +306,7 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
     team_.barrier();
     laps.lap(&parts_.dense);
     if (leads) post_host(l, Fused::kGateUp);
-    if (lora_) shrink(member, l, kGateUpTargets);
+    if (lora_) shrink(member, l, members(Fused::kGateUp));
     laps.lap(&parts_.lora);
     multiply(member, l, Fused::kGateUp, y, wide, kernels::Store::kSet);
     if (leads) await_host(l, Fused::kGateUp);
@@ -322,7 +316,7 @@ void CpuDevice::Impl::forward(int member, std::span<const Sequence> slices) {
     team_.barrier();
     laps.lap(&parts_.dense);
     if (leads) post_host(l, Fused::kDown);
-    if (lora_) shrink(member, l, kDownTarget);
+    if (lora_) shrink(member, l, members(Fused::kDown));
     laps.lap(&parts_.lora);
     multiply(member, l, Fused::kDown, x, model_.hidden, kernels::Store::kAdd);
     if (leads) await_host(l, Fused::kDown);

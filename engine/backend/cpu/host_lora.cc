@@ -8,7 +8,8 @@
 namespace servelab {
 
 int& CpuDevice::Impl::job_of(int layer, Fused which) {
-  return job_of_[static_cast<std::size_t>(layer) * kFusedLinears + static_cast<std::size_t>(which)];
+  return job_of_[static_cast<std::size_t>(layer) * kFusedMatrices +
+                 static_cast<std::size_t>(which)];
 }
 
 // Gives the segments of adapters on the host to the workers, if there are any, from a layer on.
@@ -25,16 +26,16 @@ void CpuDevice::Impl::open_round(int layer_begin) {
   }
   jobs_.clear();
   for (int layer = layer_begin; layer < model_.layers; ++layer) {
-    for (const Fused which : {Fused::kQkv, Fused::kO, Fused::kGateUp, Fused::kDown}) {
-      host_lora::Job job{layer, fused_k(model_, which), widest_output_, 0, {}};
-      for (int t = 0; t < kLinearLayers; ++t) {
-        const FusedRows at = rows_of(static_cast<LinearLayer>(t));
-        const bool changed =
-            at.matrix == which && std::any_of(hosted_.begin(), hosted_.end(), [&](const Hosted& h) {
-              return h.adapter->find(layer, static_cast<LinearLayer>(t)) != nullptr;
-            });
+    for (const Fused which : kAllFused) {
+      host_lora::Job job{layer, shapes_.fused(which).k, widest_output_, 0, {}};
+      for (const LinearLayer target : members(which)) {
+        const bool changed = std::any_of(hosted_.begin(), hosted_.end(), [&](const Hosted& h) {
+          return h.adapter->find(layer, target) != nullptr;
+        });
         if (!changed) continue;
-        job.target[static_cast<std::size_t>(job.targets++)] = {t, at.begin, at.end - at.begin};
+        const FusedPlace at = place_of(shapes_, target);
+        job.target[static_cast<std::size_t>(job.targets++)] = {static_cast<std::int32_t>(target),
+                                                               at.begin, at.rows};
       }
       job_of(layer, which) = job.targets == 0 ? -1 : static_cast<int>(jobs_.size());
       if (job.targets > 0) jobs_.push_back(job);
@@ -92,7 +93,7 @@ void CpuDevice::Impl::await_host(int layer, Fused which) {
 void CpuDevice::Impl::add_host(LinearLayer target, int layer, float* y, std::int64_t ldy,
                                const Share& share) {
   const auto* const results = reinterpret_cast<const float*>(workers_->out());
-  const FusedRows at = rows_of(target);
+  const FusedPlace at = place_of(shapes_, target);
   const int columns = share.column_end - share.column_begin;
   for (const Segment& segment : at_workers_) {
     const kernels::LoraPair* const pair = segment.adapter->find(layer, target);

@@ -141,6 +141,9 @@ void CudaDevice::make_plan(MemoryPlan* plan) {
   plan->add("logits", Arena::rounded(product(samples, shapes_.vocab, sizeof(float))), kBatch);
   plan->add("step input", Arena::rounded(StepInput::bytes(part_, plan_.limits)), kBatch);
   plan->add("step input", Arena::rounded(sizeof(*host_arrived_)), "");
+  if (seat_.collective != nullptr) {
+    plan->add("step input", Arena::rounded(sizeof(*votes_)), "");
+  }
   plan_workspaces(plan);
 }
 
@@ -205,6 +208,10 @@ void CudaDevice::allocate() {
   host_arrived_ = arena_->take_array<std::int32_t>(1);
   check(cudaMemsetAsync(host_arrived_, 0, sizeof(*host_arrived_), stream_.get()),
         "clearing a counter");
+  if (seat_.collective != nullptr) {
+    votes_ = arena_->take_array<float>(1);
+    host_votes_ = pinned_.take(sizeof(*votes_));
+  }
   kv_.allocate(arena_.get(), &pinned_);
   adapters_ = std::make_shared<AdapterStore>(part_, plan_, arena_.get(), &pinned_);
   take_merge_memory();

@@ -90,6 +90,7 @@ class CudaDevice : public LocalDevice {
   void wait_for_layer(int layer);
   void list_hosted(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters);
   bool take_over();
+  bool all_ranks_say(bool yes);
   void send_input();
   void wait_for_all();
   void attention_block(int layer, const StepShape& shape, StepTimer* timer);
@@ -129,6 +130,7 @@ class CudaDevice : public LocalDevice {
   void* lora_workspace_ = nullptr;
   void* attention_workspace_ = nullptr;
   std::int32_t* host_arrived_ = nullptr;  // HostLora's
+  float* votes_ = nullptr;                // a number of each rank, or of all; null for one rank
   std::unique_ptr<kernels::cuda::Dense> dense_;
 
   std::vector<Matrices> merged_;                              // by layer; null: not reserved
@@ -142,6 +144,7 @@ class CudaDevice : public LocalDevice {
   HostMemory host_input_;
   std::unique_ptr<StepInput> input_;
   HostMemory host_tokens_;
+  HostMemory host_votes_;
   StepGraphs graphs_;
   StepTimer timer_;
   std::vector<AdapterId> hosted_;  // of this step, by StepInput::host_adapters()

@@ -8,7 +8,7 @@
 
 #include "engine/backend/cuda/memory_plan.h"
 #include "engine/backend/cuda/runtime.h"
-#include "engine/backend/cuda/shapes.h"
+#include "engine/backend/device/shapes.h"
 #include "engine/model/shard.h"
 #include "kernels/dtype.h"
 

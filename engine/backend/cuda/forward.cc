@@ -77,7 +77,6 @@ void CudaDevice::send_input() {
         "copying a step's input");
 }
 
-// Ranks do not ask each other within a step, so that of several each leaves it as it was begun.
 void CudaDevice::list_hosted(const DeviceJob& job, std::span<const DeviceAdapter* const> adapters) {
   const std::vector<const HostAdapter*>& hosts = input_->host_adapters();
   hosted_.assign(hosts.size(), kBaseModel);
@@ -87,21 +86,42 @@ void CudaDevice::list_hosted(const DeviceJob& job, std::span<const DeviceAdapter
     if (found == hosts.end()) continue;
     hosted_[static_cast<std::size_t>(found - hosts.begin())] = job.sequences[i].adapter;
   }
-  may_take_over_ =
-      !hosted_.empty() && job.mode.take_over != TakeOver::kNever && seat_.collective == nullptr;
+  may_take_over_ = !hosted_.empty() && job.mode.take_over != TakeOver::kNever;
   kernel_ = job.mode.kernel;
   host_layers_ = 0;
 }
 
-// Where all that the host computes for has arrived, lays the rest of the step out as the device's.
-// Nothing on the stream may still be to read the input.
+// Whether every rank says yes. All ask at the same place of the same step, and get the same answer
+// from the sum of their votes: 1 or 0 each, which f32 adds exactly. Several ranks' streams have
+// then come to their ends.
+bool CudaDevice::all_ranks_say(bool yes) {
+  if (seat_.collective == nullptr) return yes;
+  auto* const vote = reinterpret_cast<float*>(host_votes_.get());
+  *vote = yes ? 1 : 0;
+  check(cudaMemcpyAsync(votes_, vote, sizeof(*vote), cudaMemcpyHostToDevice, stream_.get()),
+        "giving a rank's vote");
+  seat_.collective->sum(votes_, 1, stream_.get());
+  check(cudaMemcpyAsync(vote, votes_, sizeof(*vote), cudaMemcpyDeviceToHost, stream_.get()),
+        "counting the ranks' votes");
+  stream_.synchronize();
+  return *vote == static_cast<float>(seat_.shard.ranks);
+}
+
+// Where all that the host computes for has arrived, on every rank, lays the rest of the step out as
+// the device's. Nothing on the stream may still be to read the input.
+//
+// An adapter comes to ranks at different times. The sums would be right if each rank switched by
+// itself, wherever its part of x A B is computed; but the step would have no one number of layers
+// on the host, and ranks would differ in what they put on their streams. So they vote before each
+// layer, which costs a sum of one number and a wait for the stream, and switch when the last can.
 bool CudaDevice::take_over() {
   if (!may_take_over_) return false;
-  std::vector<const CudaAdapter*> here;
+  std::vector<const CudaAdapter*> here;  // arrived() keeps them for the step
   for (const AdapterId id : hosted_) {
-    here.push_back(static_cast<const CudaAdapter*>(arrived(id)));
-    if (here.back() == nullptr) return false;
+    const DeviceAdapter* const adapter = arrived(id);
+    if (adapter != nullptr) here.push_back(static_cast<const CudaAdapter*>(adapter));
   }
+  if (!all_ranks_say(here.size() == hosted_.size())) return false;
   may_take_over_ = false;
   input_->take_over(here, kernel_);
   return true;

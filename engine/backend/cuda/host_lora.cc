@@ -147,7 +147,7 @@ HostLora::Step::~Step() {
 
 void HostLora::Step::finish() {
   done_ = true;
-  if (!host_->jobs_.empty()) host_->finish();
+  host_->finish();
 }
 
 int& HostLora::job_of(int layer, Fused which) {
@@ -175,6 +175,7 @@ void HostLora::begin(const HostRows& rows, HostCopy copy, cudaStream_t stream) {
   if (copy == HostCopy::kPageable && pageable_ == nullptr) {
     pageable_ = std::make_unique<std::byte[]>(x_bytes_);
   }
+  failure_ = nullptr;  // nobody is busy
   jobs_.clear();
   for (int layer = 0; layer < shapes_.layers; ++layer) {
     for (const Fused which : kAllFused) {
@@ -255,7 +256,6 @@ void HostLora::leave() {
   abandon();
   jobs_.clear();
   std::fill(job_of_.begin(), job_of_.end(), kNoJob);
-  finish();
 }
 
 // --- the leader ---
@@ -266,7 +266,6 @@ void HostLora::start(std::uint32_t first, int jobs) {
     SL_CHECK(!busy_, "the host's LoRA follows one step at a time");
     first_ = first;
     count_ = jobs;
-    failure_ = nullptr;
     busy_ = true;
   }
   changed_.notify_all();

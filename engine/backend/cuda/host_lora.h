@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "engine/backend/cuda/runtime.h"
-#include "engine/backend/cuda/shapes.h"
 #include "engine/backend/device/accelerator.h"
 #include "engine/backend/device/local_device.h"
+#include "engine/backend/device/shapes.h"
 #include "engine/backend/host_lora/team.h"
 #include "kernels/cuda/host_rows.h"
 
@@ -68,7 +68,7 @@ class HostLora {
     Step(const Step&) = delete;
     Step& operator=(const Step&) = delete;
 
-    // When the stream has come to its end. Throws what failed on the host.
+    // When the stream has come to its end. Throws what failed on the host, also before leave().
     void finish();
 
    private:
@@ -86,7 +86,8 @@ class HostLora {
   // Within a step, before anything of `layer` is on the stream: returns when the host has computed
   // all before it, so that the stream has done what led there. Throws what failed on the stream.
   void settle(int layer);
-  // After settle(): the step needs the host no more. Throws what failed on the host.
+  // After settle(): the step needs the host no more. Several ranks' steps go on to their ends
+  // together, whatever failed on one's host.
   void leave();
 
   // Since it was last asked, after a step.

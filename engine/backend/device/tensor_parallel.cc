@@ -113,13 +113,20 @@ void TensorParallelDevice::run(const DeviceJob& job, DeviceResult* result) {
     }
   });
   for (std::size_t r = 1; r < results_.size(); ++r) {
-    if (results_[r].sampled == results_.front().sampled) continue;
+    const bool agree_on_tokens = results_[r].sampled == results_.front().sampled;
+    if (agree_on_tokens && results_[r].host_layers == results_.front().host_layers) continue;
     const std::string text =
-        "rank " + std::to_string(r) + " of the replica chose other tokens than the first";
+        "rank " + std::to_string(r) + " of the replica " +
+        (agree_on_tokens ? "left its host's LoRA at another layer than the first"
+                         : "chose other tokens than the first");
     if (failed_) failed_(text);
     SL_CHECK(false, text);
   }
   *result = results_.front();
+  for (std::size_t r = 1; r < results_.size(); ++r) {
+    result->host_work.lost += results_[r].host_work.lost;
+    result->host_work.recomputed += results_[r].host_work.recomputed;
+  }
 }
 
 }  // namespace servelab

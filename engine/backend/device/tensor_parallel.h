@@ -43,7 +43,7 @@ class TensorParallelDevice final : public Device {
   void load(const Load& load, std::shared_ptr<const LoraWeights> weights) override;
   void wait(AdapterId adapter) override;
   void evict(AdapterId adapter) override;
-  // The times are the first rank's.
+  // The times are the first rank's; workers that were lost are all ranks'.
   void run(const DeviceJob& job, DeviceResult* result) override;
 
  private:

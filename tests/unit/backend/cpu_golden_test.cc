@@ -1,6 +1,7 @@
 // The CPU engine against transformers + PEFT (tests/golden/models): logits within 1e-4 in f32 and
 // the same 64 greedy tokens for the base model, for one adapter, merged or not, and for a mixed
-// batch of the base and four adapters of ranks 4, 8, 16 and 64 under every LoRA kernel.
+// batch of the base and four adapters of ranks 4, 8, 16 and 64 under every LoRA kernel, also where
+// steps begin with an adapter on the host and go on with it on the device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,8 +43,8 @@ class Family {
     options.threads = 2;
     options.block_tokens = kTokensPerBlock;
     options.kv_blocks = 5 * kBlocksPerSequence;
-    device =
-        std::make_unique<CpuDevice>(model, *load_hf_weights(folder_ + "/model", model), options);
+    device = std::make_unique<test::ComesBefore<CpuDevice>>(
+        model, *load_hf_weights(folder_ + "/model", model), options);
     for (const ConfigMember& entry : expected.find("cases")->members) {
       Case& added = cases.emplace_back();
       added.name = entry.key;
@@ -52,8 +53,9 @@ class Family {
       }
       if (entry.key == "base") continue;
       added.adapter = test::nth(cases.size());
-      test::load(device.get(), added.adapter, load_peft_adapter(folder_ + "/" + entry.key, model),
-                 64);
+      const auto weights = load_peft_adapter(folder_ + "/" + entry.key, model);
+      test::load(device.get(), added.adapter, weights, 64);
+      device->hold({added.adapter, 64}, weights);
     }
   }
 
@@ -81,7 +83,7 @@ class Family {
   ModelConfig model;
   TensorFiles logits;
   std::vector<std::vector<std::int32_t>> prompts;
-  std::unique_ptr<CpuDevice> device;
+  std::unique_ptr<test::ComesBefore<CpuDevice>> device;
   std::vector<Case> cases;
 };
 
@@ -90,8 +92,10 @@ class CpuGolden : public ::testing::TestWithParam<std::tuple<const char*, kernel
   CpuGolden() : family_(std::get<0>(GetParam()), std::get<1>(GetParam())) {}
 
   // Continues every case's sequence for prompt `prompt` in one batch; `worst` is over their logits.
+  // With `take_over` the steps begin with one adapter after the other on the host, and the device
+  // takes it over at one layer after the other: each adapter at each layer.
   std::vector<std::vector<std::int32_t>> generate_mixed(std::size_t prompt, LoraKernel kernel,
-                                                        double* worst) {
+                                                        double* worst, bool take_over = false) {
     const std::size_t count = family_.cases.size();
     std::vector<std::vector<std::int32_t>> ids(count, family_.prompts[prompt]);
     std::size_t context = 0;
@@ -103,7 +107,9 @@ class CpuGolden : public ::testing::TestWithParam<std::tuple<const char*, kernel
         job.sequences.push_back(test::sequence(
             ids[i], context, test::blocks(first, kBlocksPerSequence), family_.cases[i].adapter));
       }
+      const int layers = take_over ? begin_on_host(step, &job) : 0;
       const DeviceResult result = test::run_job(family_.device.get(), job);
+      EXPECT_EQ(result.host_layers, layers);
       const auto vocab = static_cast<std::size_t>(family_.model.vocab);
       for (std::size_t i = 0; i < count; ++i) {
         if (step == 0) {
@@ -120,6 +126,22 @@ class CpuGolden : public ::testing::TestWithParam<std::tuple<const char*, kernel
                  list.begin() + static_cast<std::ptrdiff_t>(family_.prompts[prompt].size()));
     }
     return ids;
+  }
+
+  // Of step `step`: returns the layer at which the device takes over.
+  int begin_on_host(int step, DeviceJob* job) {
+    std::vector<Sequence*> adapted;
+    for (Sequence& sequence : job->sequences) {
+      if (sequence.adapter != kBaseModel) adapted.push_back(&sequence);
+    }
+    const int adapters = static_cast<int>(adapted.size());
+    const int choices = family_.model.layers + 1;
+    EXPECT_LE(adapters * choices, 64);
+    adapted[static_cast<std::size_t>(step % adapters)]->lora = LoraSite::kHost;
+    job->mode.take_over = TakeOver::kLoaded;
+    const int layer = step / adapters % choices;
+    family_.device->before(layer, nullptr);
+    return layer;
   }
 
   Family family_;
@@ -165,6 +187,17 @@ TEST_P(CpuGolden, AMixedBatchUnderEveryKernel) {
     std::printf("  %s, mixed batch, %s: logits differ by at most %.1e\n", std::get<0>(GetParam()),
                 name(kernel), worst);
   }
+}
+
+TEST_P(CpuGolden, TheDeviceTakesOverFromTheHostAtAnyLayer) {
+  double worst = 0;
+  for (std::size_t p = 0; p < family_.prompts.size(); ++p) {
+    const auto outputs = generate_mixed(p, LoraKernel::kSgmv, &worst, true);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_EQ(outputs[i], family_.cases[i].greedy[p]) << family_.cases[i].name;
+    }
+  }
+  EXPECT_LT(worst, kTolerance);
 }
 
 std::vector<kernels::Isa> isas() {

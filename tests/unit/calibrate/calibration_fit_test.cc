@@ -6,7 +6,10 @@
 
 #include "engine/backend/cost/fitted_cost.h"
 #include "engine/calibrate/nnls.h"
+#include "engine/calibrate/profile_file.h"
+#include "engine/core/config_node.h"
 #include "engine/core/rng.h"
+#include "tests/support/program.h"
 
 namespace servelab {
 namespace {
@@ -193,6 +196,48 @@ TEST(CalibrationFitTest, PapersModelsAreFittedToo) {
   EXPECT_GT(fit.placement.k5_us, 5000);
   EXPECT_GT(fit.placement.k7, 1);
   EXPECT_EQ(fit.placement.load_ranks, (std::vector<double>{8, 16, 32, 64}));
+}
+
+// A core that takes `us` and `row_us` a row, of matrices that are half of the dense layers'
+// weights.
+int chunk_rows(double us, double row_us, const std::vector<int>& rows) {
+  CalibrationSamples samples = samples_of(FittedCostModel(known()), 0);
+  for (const int count : rows) samples.cores.push_back({count, 64, 0.5, us + row_us * count});
+  return fit_calibration(samples).chunk_rows;
+}
+
+TEST(CalibrationFitTest, AChunkIsWhatOneCoreHasBeforeTheDevice) {
+  const std::vector<int> rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+  // Half of the dense layers takes 3000 us and about 13 us a row: 60 us a row are too many from 66
+  // rows on.
+  const int chunk = chunk_rows(0, 60, rows);
+  const auto device_us = [&](int count) {
+    return 0.5 * interpolate(known().token_knots, known().dense_us, count);
+  };
+  EXPECT_NEAR(chunk, 65, 2);
+  EXPECT_LE(60 * chunk, device_us(chunk) * 1.01);
+  EXPECT_GT(60 * (chunk + 1), device_us(chunk + 1) * 0.99);
+  EXPECT_EQ(chunk_rows(0, 0.1, rows), 512) << "no more than was measured";
+  EXPECT_EQ(chunk_rows(1e5, 1, rows), 1) << "a core is given something";
+  EXPECT_EQ(chunk_rows(0, 60, {}), 0) << "no core was measured";
+}
+
+TEST(CalibrationFitTest, AProfileKeepsItsChunk) {
+  const std::string base = std::string(SERVELAB_SOURCE_DIR) + "/experiments/base/hardware/";
+  HardwareProfile profile = load_hardware_profile(base + "cpu-2t-llama-134m.yaml");
+  EXPECT_EQ(profile.effective().find("host_lora"), nullptr);
+  const test::TemporaryFolder folder;
+  for (const int chunk : {0, 37}) {
+    profile.host_lora.chunk_rows = chunk;
+    const std::string text = profile_yaml(profile, {}, "a test");
+    HardwareProfile read = load_hardware_profile(folder.file("profile.yaml", text));
+    EXPECT_EQ(read.host_lora.chunk_rows, chunk);
+    const ConfigNode effective = read.effective();
+    const ConfigNode* const section = effective.find("host_lora");
+    ASSERT_EQ(section != nullptr, chunk > 0);
+    if (section == nullptr) continue;
+    EXPECT_EQ(section->find("chunk_rows")->scalar, "37");
+  }
 }
 
 TEST(CalibrationFitTest, NothingMeasuredIsAnError) {

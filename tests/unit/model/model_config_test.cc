@@ -174,8 +174,9 @@ TEST(HardwareProfileTest, ACostModelBringsItsSection) {
               HasSubstr("hardware needs the section 'test_costs'"));
   EXPECT_THAT(error_of(kOwnCosts + "test_costs: {}\n", "hardware"),
               HasSubstr("hardware section 'test_costs' needs 'step_us' (any step)"));
-  EXPECT_THAT(error_of(kOwnCosts + "test_costs: {step_us: 7}\nhost_lora: {}\n", "hardware"),
-              HasSubstr("'host_lora' belongs to profiles with cost_model: roofline"));
+  EXPECT_THAT(
+      error_of(kOwnCosts + "test_costs: {step_us: 7}\nhost_lora: {}\n", "hardware"),
+      HasSubstr("'host_lora' belongs to profiles with cost_model: fitted, placement, roofline"));
   EXPECT_THAT(error_of("name: x\ncost_model: tests-cost\n", "hardware"),
               AllOf(HasSubstr(":2:1: "), HasSubstr("did you mean 'test-costs'?"),
                     HasSubstr("known: fitted, placement, roofline")));

@@ -1,6 +1,6 @@
-#include "engine/backend/cuda/shapes.h"
+#include "engine/backend/device/shapes.h"
 
-namespace servelab::cuda {
+namespace servelab {
 namespace {
 
 constexpr std::array kQkvMembers = {LinearLayer::kQ, LinearLayer::kK, LinearLayer::kV};
@@ -74,4 +74,4 @@ FusedPlace place_of(const Shapes& shapes, LinearLayer which) {
   return {};
 }
 
-}  // namespace servelab::cuda
+}  // namespace servelab

@@ -1,6 +1,7 @@
-// Shapes that follow from a model: its fused matrices, and where each linear layer lies in them.
-#ifndef SERVELAB_BACKEND_CUDA_SHAPES_H_
-#define SERVELAB_BACKEND_CUDA_SHAPES_H_
+// Shapes that follow from a model: its fused matrices, and where each linear layer lies in them, in
+// all engines alike.
+#ifndef SERVELAB_BACKEND_DEVICE_SHAPES_H_
+#define SERVELAB_BACKEND_DEVICE_SHAPES_H_
 
 #include <array>
 #include <cstddef>
@@ -10,7 +11,7 @@
 #include "engine/model/model_config.h"
 #include "engine/model/weights.h"
 
-namespace servelab::cuda {
+namespace servelab {
 
 // The matrices of a layer as they are multiplied: q, k, v in one, gate and up in one.
 enum class Fused : std::uint8_t { kQkv, kO, kGateUp, kDown };
@@ -42,6 +43,6 @@ struct FusedPlace {
 };
 FusedPlace place_of(const Shapes& shapes, LinearLayer which);
 
-}  // namespace servelab::cuda
+}  // namespace servelab
 
-#endif  // SERVELAB_BACKEND_CUDA_SHAPES_H_
+#endif  // SERVELAB_BACKEND_DEVICE_SHAPES_H_
