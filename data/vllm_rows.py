@@ -77,8 +77,9 @@ def step_row(row: dict[str, str]) -> dict[str, object] | None:
 
 
 def scheduling_row(row: dict[str, str]) -> dict[str, object]:
+    per_step_ms = 1e3 * float(row["total_scheduling_time"]) / float(row["steps"])
     return {"engine.adapter_slots": row["gpu_loras"],
-            "measured.scheduling_ms": f"{1e3 * float(row['total_scheduling_time']) / float(row['steps']):.6f}",
+            "measured.scheduling_ms": f"{per_step_ms:.6f}",
             "step.decodes": f"{float(row['avg_batch_size']):.3f}",
             "step.waiting": f"{float(row['avg_waiting_queue']):.3f}"}
 
@@ -127,7 +128,8 @@ def main() -> int:
                  for row in read("lora_load_times.csv")]
         for name in SCHEDULING:
             rows += [scheduling_row(row) for row in read(name)]
-        columns = SETTINGS + [f"measured.{what}" for what in OUTCOMES + ["load_ms", "scheduling_ms"]]
+        columns = SETTINGS + [f"measured.{what}"
+                              for what in (*OUTCOMES, "load_ms", "scheduling_ms")]
         columns += [f"step.{what}"
                     for what in ("decodes", "prefill_tokens", "adapters", "context", "waiting")]
         options.profiling.write_text(table(rows, columns), encoding="utf-8")

@@ -94,13 +94,16 @@ std::string profile_yaml(HardwareProfile profile, std::optional<PlacementConstan
   ConfigNode node = effective_params(&profile);
   ConfigNode fitted = effective_params(&profile.fitted);
   for (ConfigNode* each : {&node, &fitted}) round_numbers(each);
-  const std::string own = comment(heading) + lines(node, "") + "\nfitted:\n" + lines(fitted, "  ");
-  if (!paper) return own;
-  ConfigNode placement = effective_params(&*paper);
-  round_numbers(&placement);
-  return own +
-         "\n# The placement paper's own model (its Equation 1), used by cost_model: placement.\n" +
-         "placement:\n" + lines(placement, "  ") + host_lora_yaml(profile.host_lora);
+  std::string text = comment(heading) + lines(node, "") + "\nfitted:\n" + lines(fitted, "  ");
+  if (paper) {
+    ConfigNode placement = effective_params(&*paper);
+    round_numbers(&placement);
+    text +=
+        "\n# The placement paper's own model (its Equation 1), used by cost_model: placement.\n"
+        "placement:\n" +
+        lines(placement, "  ");
+  }
+  return text + host_lora_yaml(profile.host_lora);
 }
 
 std::string placement_yaml(const std::string& name, const std::string& heading) {

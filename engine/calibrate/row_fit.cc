@@ -158,7 +158,8 @@ ToldApart tell_apart(const std::vector<const RowEquation*>& rows) {
     for (std::size_t k = 0; k < kept.size(); ++k) {
       double dot = 0;
       for (std::size_t r = 0; r < column.size(); ++r) dot += column[r] * kept[k][r];
-      if (std::abs(dot) > most) {
+      // What happens once a step goes with everything: named only where there is nothing else.
+      if (std::abs(dot) > most && (fit.kept[k] != RowTerm::kStep || kept.size() == 1)) {
         most = std::abs(dot);
         nearest = k;
       }
@@ -206,6 +207,10 @@ std::vector<std::string> keys_of(const MeasuredRows& rows) {
 
 std::string table(const RowFit& fit) {
   std::string text = fmt::format("{} rows; SMAPE of their ITL {:.2f} %\n", fit.rows, fit.error);
+  if (fit.steps > 0 && fit.steps < fit.rows) {
+    text += fmt::format("  {} single steps {:.2f} %, {} whole runs {:.2f} %\n", fit.steps,
+                        fit.step_error, fit.rows - fit.steps, fit.run_error);
+  }
   for (const RowTerm term : fit.kept) {
     text += fmt::format("  {:12.4f} us per {}\n", at(fit.us, term),
                         kRowTerms[static_cast<std::size_t>(term)]);
@@ -251,6 +256,7 @@ std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
     equation.itl_s = row.measured.itl_s;
     const Demand demand = demand_of(settings, data_dir);
     if (row.step) {
+      equation.is_step = true;
       equation.terms = terms_of(demand, row.step->decodes, row.step->prefill_tokens,
                                 row.step->adapters, row.step->waiting, row.step->context);
     } else {
@@ -310,6 +316,11 @@ RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<Scheduling
   }
   fit.us = solve(all, fit.kept);
   fit.error = symmetric_errors(all, fit.us);
+  std::vector<const RowEquation*> steps, runs;
+  for (const RowEquation* row : all) (row->is_step ? steps : runs).push_back(row);
+  fit.steps = steps.size();
+  fit.step_error = symmetric_errors(steps, fit.us);
+  fit.run_error = symmetric_errors(runs, fit.us);
   if (!scheduling.empty()) at(fit.us, RowTerm::kWaiting) = waiting_us;
   for (std::size_t key = 0; key < keys.size(); ++key) {
     std::set<std::string> values;
@@ -386,7 +397,7 @@ void calibrate_from(const CalibrateFromOptions& options) {
   constants.dtype = "bf16";
   constants.lora_targets = settings.lora.targets;
   constants.threads = 1;
-  constants.machine = profile.name;
+  constants.machine = profile.fitted.machine.empty() ? profile.name : profile.fitted.machine;
   constants.load_latency_us = profile.host_link_latency_us;
   constants.load_bytes_per_s = profile.host_link_bytes_per_s * profile.host_link_fraction;
   constants.disk_bytes_per_s = constants.load_bytes_per_s;

@@ -49,6 +49,7 @@ struct RowEquation {
   // How much more a change of cost shows in the run's latency, where a slower server has larger
   // batches: 1 in single steps and where no more requests can come in.
   bool feeds_back = false;
+  bool is_step = false;
   TermValues growth{};                // of terms, where batch and latency are 1 % more
   std::vector<std::string> settings;  // values by key, in the order of the keys
 };
@@ -63,7 +64,10 @@ struct RowFit {
   std::vector<RowTerm> kept;
   std::vector<std::pair<RowTerm, RowTerm>> not_told_apart;  // one that is 0, and one beside it
   std::size_t rows = 0;
-  double error = 0;  // SMAPE of the latencies that it was fitted to, percent
+  std::size_t steps = 0;  // of them
+  double error = 0;       // SMAPE of the latencies that it was fitted to, percent
+  double step_error = 0;  // the same of single steps, and
+  double run_error = 0;   // of whole runs; NaN: none
   std::vector<LeftOut> left_out;
   std::size_t scheduling_rows = 0;
   double scheduling_error = 0;                               // SMAPE, percent

@@ -15,10 +15,10 @@
 #include "engine/model/adapter_registry.h"
 #include "engine/model/hf_model.h"
 #include "engine/record/build_id.h"
+#include "engine/run/engine_file.h"
 #include "engine/run/point_check.h"
 #include "engine/run/real_run.h"
 #include "engine/serve/backend.h"
-#include "engine/spec/engine_file.h"
 #include "engine/spec/spec_text.h"
 
 namespace servelab {

@@ -1,7 +1,7 @@
 // An engine as its users run it, by name: `engine: {like: vllm-0.8}`. Files:
 // experiments/base/engine/*.yaml, with the source of each number.
-#ifndef SERVELAB_SPEC_ENGINE_FILE_H_
-#define SERVELAB_SPEC_ENGINE_FILE_H_
+#ifndef SERVELAB_RUN_ENGINE_FILE_H_
+#define SERVELAB_RUN_ENGINE_FILE_H_
 
 #include <string>
 
@@ -24,4 +24,4 @@ EngineFile load_engine_file(const std::string& path);
 
 }  // namespace servelab
 
-#endif  // SERVELAB_SPEC_ENGINE_FILE_H_
+#endif  // SERVELAB_RUN_ENGINE_FILE_H_

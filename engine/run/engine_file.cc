@@ -1,4 +1,4 @@
-#include "engine/spec/engine_file.h"
+#include "engine/run/engine_file.h"
 
 #include "engine/serve/engine_settings.h"
 
