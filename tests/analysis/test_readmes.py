@@ -42,8 +42,8 @@ def parsed(tree: Tree, command: Command) -> None:
     if unknown := [flag for flag in flags if flag not in shown]:
         raise ReadmeError(f"{command.readme}:{command.line}: no {unknown} in --help\n"
                           f"$ {command.text}")
-    if "/" in words[-1] and words[1] == "validate":
-        tree.expect(command, f"build/servelab check {words[-1]}")
+    if words[1:2] == ["validate"] and "/" in words[2]:
+        tree.expect(command, f"build/servelab check {words[2]}")
 
 
 def known_data(tree: Tree, command: Command) -> None:
