@@ -51,10 +51,18 @@ bool is_setting(const std::string& column) {
   return contains(sections, split(column).first);
 }
 
-ConfigNode setting_of(const CsvReader& csv, const std::string& column, std::string text) {
+void stand_at(const SourceMark& where, ConfigNode* node) {
+  node->mark = where;
+  for (ConfigNode& item : node->items) stand_at(where, &item);
+}
+
+ConfigNode setting_of(const CsvReader& csv, const SourceMark& where, const std::string& column,
+                      std::string text) {
   if (text.front() == '[') std::replace(text.begin(), text.end(), ' ', ',');
   try {
-    return parse_yaml(text, column);
+    ConfigNode node = parse_yaml(text, column);
+    stand_at(where, &node);
+    return node;
   } catch (const SpecError&) {
     csv.fail(column + ": " + in_quotes(text) + " is not a value; a list is written [1.6 0.8 0.4]");
   }
@@ -62,7 +70,7 @@ ConfigNode setting_of(const CsvReader& csv, const std::string& column, std::stri
 
 class Rows {
  public:
-  explicit Rows(const std::string& path) : csv_(path, kRemedy) { check_columns(); }
+  explicit Rows(const std::string& path) : path_(path), csv_(path, kRemedy) { check_columns(); }
 
   std::vector<MeasuredRow> read() {
     std::vector<MeasuredRow> rows;
@@ -103,7 +111,9 @@ class Rows {
       if (text.empty()) continue;
       const auto [who, what] = split(column);
       if (is_setting(column)) {
-        row.settings.emplace_back(column, setting_of(csv_, column, text));
+        row.settings.emplace_back(
+            column,
+            setting_of(csv_, {path_, csv_.line_number(), static_cast<int>(i) + 1}, column, text));
       } else if (who == "step") {
         for (const auto& [name, member] : step_columns()) {
           if (name == what) step.*member = csv_.non_negative(i);
@@ -138,6 +148,7 @@ class Rows {
     }
   }
 
+  const std::string path_;
   CsvReader csv_;
 };
 

@@ -329,6 +329,7 @@ void add_rows(const MeasuredRows& rows, Spec* spec) {
   for (const MeasuredRow& row : rows.rows) {
     if (!row.is_run()) continue;
     positions.push_back(position_of(*spec, row));
+    resolve_point(*spec, positions.back(), spec->techniques.front(), spec->seeds.front());
     for (const auto& [key, value] : row.settings) {
       if (std::find(spec->swept.begin(), spec->swept.end(), key) == spec->swept.end()) {
         spec->swept.push_back(key);

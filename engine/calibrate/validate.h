@@ -90,7 +90,8 @@ void add_backends(const std::string& engine, Spec* spec);
 std::vector<ValidatedPoint> paired_points(const Spec& spec, const RunOptions& options);
 
 // Gives a spec a position for each row, and pairs the twin of each, when it has run, and whoever
-// else predicted it with what was measured.
+// else predicted it with what was measured. SpecError, before anything runs, for a row that no
+// position can have.
 void add_rows(const MeasuredRows& rows, Spec* spec);
 std::vector<ValidatedPoint> measured_points(const Spec& spec, const MeasuredRows& rows,
                                             const RunOptions& options);

@@ -50,6 +50,7 @@ TEST_F(MeasuredRowsFile, SettingsOutcomesStepsAndPredictions) {
   ASSERT_EQ(run.settings.size(), 2u);
   EXPECT_EQ(run.settings[0].first, "engine.adapter_slots");
   EXPECT_EQ(canonical_json(run.settings[1].second), "[8,16]");
+  EXPECT_EQ(run.settings[1].second.mark.line, 2);
   EXPECT_DOUBLE_EQ(run.measured.itl_s, 0.0255);
   EXPECT_TRUE(std::isnan(run.measured.ttft_s));
   EXPECT_DOUBLE_EQ(run.predicted.at("other").itl_s, 0.03);
