@@ -18,13 +18,14 @@ import pathlib
 import re
 import sys
 
-JUDGED = "/digital_twin_modelling/real_results/llama-3.1-8b-instruct/"
-OTHERS = "/ml_modelling/test_dataset/llama-3.1-8b-instruct/"
-# batch, slots, rank, output tokens, adapters; and batch, output tokens without LoRA
-LORA_STEP = re.compile(
-    r"llama-3.1-8b-instruct/overhead_small/output/_(\d+)_(\d+)_(\d+)__1_(\d+)_(\d+)$")
-BASE_STEP = re.compile(r"llama-3.1-8b-instruct/initial_points_small/output/_(\d+)__1_(\d+)$")
-STEP_PROMPT = 5  # tokens of their micro-benchmarks' prompts
+JUDGED = "/digital_twin_modelling/real_results/{}/"
+OTHERS = "/ml_modelling/test_dataset/{}/"
+# Micro-benchmarks: thousands of requests at once, in batches of the first number. With LoRA: slots,
+# rank, output tokens, adapters. Without: prompt tokens of which one comes out, or output tokens.
+LORA_STEP = re.compile(r"/{}/overhead_small/output/_\d+_(\d+)_(\d+)__1_(\d+)_(\d+)$")
+BASE_STEP = re.compile(r"/{}/(?:initial_points_small/)?output/_\d+__1_(\d+)$")
+PROMPT_STEP = re.compile(r"/{}/input/_\d+__\d+_1$")
+STEP_TOKENS = 2048  # at most, in one step
 SETTINGS = ["engine.adapter_slots", "engine.slot_rank", "workload.adapters.count",
             "workload.adapters.ranks", "workload.popularity.weights"]
 OUTCOMES = ["tokens_per_s", "itl_ms", "ttft_ms"]
@@ -57,23 +58,30 @@ def run_row(row: dict[str, str]) -> dict[str, object]:
             "measured.itl_ms": row["itl"], "measured.ttft_ms": row["ttft"]}
 
 
-def step_row(row: dict[str, str]) -> dict[str, object] | None:
+def step_row(row: dict[str, str], model: str) -> dict[str, object] | None:
     path = row["path"].rstrip("/")
-    lora, base = LORA_STEP.search(path), BASE_STEP.search(path)
+    lora, base, prompt = (re.search(kind.pattern.format(re.escape(model)), path)
+                          for kind in (LORA_STEP, BASE_STEP, PROMPT_STEP))
+    seconds, prompts, outputs = (float(row[name]) for name in ("dur", "in_tok", "out_tok"))
+    if prompt:
+        # Steps are full of prompts from first to last.
+        step_s = STEP_TOKENS * seconds / prompts
+        return {"measured.itl_ms": round(1e3 * step_s, 3), "step.decodes": 0,
+                "step.prefill_tokens": STEP_TOKENS, "step.adapters": 0, "step.context": 0}
     if not lora and not base:
         return None
-    if lora:
-        batch, slots, rank, output, served = map(int, lora.groups())
-        # Requests draw their adapters alike: so many distinct ones are in a batch.
-        distinct = served * (1 - (1 - 1 / served) ** batch)
-    else:
-        batch, output = map(int, base.groups())
-        slots, rank, served, distinct = 300, 8, 1, 0
-    return {"engine.adapter_slots": slots, "engine.slot_rank": rank,
-            "workload.adapters.count": served, "workload.adapters.ranks": numbers([rank]),
-            "measured.itl_ms": row["itl"], "step.decodes": batch,
-            "step.prefill_tokens": round(batch * STEP_PROMPT / output, 3),
-            "step.adapters": round(distinct, 3), "step.context": STEP_PROMPT + output / 2}
+    step_s = float(row["itl"]) / 1e3
+    batch = outputs / seconds * step_s  # of decodes, by Little's law
+    slots, rank, output, served = map(int, lora.groups()) if lora else (0, 0, int(base.group(1)), 0)
+    # Requests draw their adapters alike: so many distinct ones are in a batch.
+    distinct = served * (1 - (1 - 1 / served) ** batch) if served else 0
+    settings = {"engine.adapter_slots": slots, "engine.slot_rank": rank,
+                "workload.adapters.count": served, "workload.adapters.ranks": numbers([rank])}
+    return (settings if lora else {}) | {
+        "measured.itl_ms": row["itl"], "step.decodes": round(batch, 2),
+        "step.prefill_tokens": round(prompts / seconds * step_s, 3),
+        "step.adapters": round(distinct, 3),
+        "step.context": prompts / float(row["succ"]) + output / 2}
 
 
 def scheduling_row(row: dict[str, str]) -> dict[str, object]:
@@ -93,6 +101,8 @@ def table(rows: list[dict[str, object]], columns: list[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", type=pathlib.Path, required=True)
+    parser.add_argument("--model", default="llama-3.1-8b-instruct",
+                        help="as folders name it; of qwen-2.5-7b-instruct there are steps only")
     parser.add_argument("--judged", type=pathlib.Path)
     parser.add_argument("--profiling", type=pathlib.Path)
     options = parser.parse_args()
@@ -107,12 +117,13 @@ def main() -> int:
             sys.exit(f"vllm_rows: error: {options.table / name}: {problem.strerror}")
 
     runs = read("real_runs_llama.csv")
+    model = options.model
     if options.judged:
         twins = {tuple(row["path"].rstrip("/").split("/")[-2:]): row
                  for row in read("twin_mean_runs_llama.csv")}
         rows = []
         for run in runs:
-            if JUDGED not in run["path"]:
+            if JUDGED.format(model) not in run["path"]:
                 continue
             twin = twins[tuple(run["path"].rstrip("/").split("/")[-2:])]
             rows.append(run_row(run) | {
@@ -122,8 +133,8 @@ def main() -> int:
         columns = SETTINGS + [f"{who}.{what}" for who in ("measured", TWIN) for what in OUTCOMES]
         options.judged.write_text(table(rows, columns), encoding="utf-8")
     if options.profiling:
-        rows = [run_row(run) for run in runs if OTHERS in run["path"]]
-        rows += [row for row in map(step_row, runs) if row]
+        rows = [run_row(run) for run in runs if OTHERS.format(model) in run["path"]]
+        rows += [row for run in runs if (row := step_row(run, model))]
         rows += [{"measured.load_ms": round(1e3 * float(row["activate_s"]), 3)}
                  for row in read("lora_load_times.csv")]
         for name in SCHEDULING:
