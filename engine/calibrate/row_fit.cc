@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -195,6 +196,32 @@ double fit_scheduling(const std::vector<SchedulingRow>& rows, RowFit* fit) {
   return us[2];
 }
 
+// A term whose cost is known leaves the rows.
+void take_out(RowTerm term, double us, std::vector<RowEquation>* rows) {
+  for (RowEquation& row : *rows) {
+    row.itl_s -= us * at(row.terms, term) / kUsPerSecond;
+    at(row.terms, term) = at(row.growth, term) = 0;
+    if (row.itl_s > 0) continue;
+    throw SpecError(fmt::format("line {}: its ITL is shorter than {:g} us per {} alone", row.line,
+                                us, kRowTerms[static_cast<std::size_t>(term)]));
+  }
+}
+
+// Of a profile that was fitted to rows: the inverse of put_constants.
+TermValues terms_in(const FittedConstants& constants) {
+  TermValues us{};
+  const FittedLora& lora = constants.of(kernels::LoraKind::kSgmv);
+  at(us, RowTerm::kAdapter) = lora.adapter_us;
+  at(us, RowTerm::kAdapterRank) = lora.adapter_rank_us;
+  at(us, RowTerm::kPair) = constants.lora_pair_us;
+  at(us, RowTerm::kSlot) = constants.lora_slot_us;
+  at(us, RowTerm::kWaiting) = constants.k2_us;
+  at(us, RowTerm::kContext) = constants.decode_key_ns / 1e3;
+  at(us, RowTerm::kLoraToken) = lora.row_us;
+  at(us, RowTerm::kPromptToken) = constants.prefill_token_us;
+  return us;
+}
+
 std::vector<std::string> keys_of(const MeasuredRows& rows) {
   std::vector<std::string> keys;
   for (const MeasuredRow& row : rows.rows) {
@@ -219,6 +246,10 @@ std::string table(const RowFit& fit) {
     text +=
         fmt::format("  {:12.4f} us per waiting request: of {} rows of scheduling, SMAPE {:.1f} %\n",
                     at(fit.us, RowTerm::kWaiting), fit.scheduling_rows, fit.scheduling_error);
+  }
+  for (const RowTerm term : fit.taken_over) {
+    text += fmt::format("  {:12.4f} us per {}: the other profile's\n", at(fit.us, term),
+                        kRowTerms[static_cast<std::size_t>(term)]);
   }
   for (const auto& [term, beside] : fit.not_told_apart) {
     text += fmt::format("             0 us per {}: these rows cannot tell it from {}\n",
@@ -287,24 +318,27 @@ std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
 }
 
 RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<SchedulingRow>& scheduling,
-                const std::vector<std::string>& keys) {
+                const std::vector<std::string>& keys, const TermValues* elsewhere) {
   RowFit fit;
-  const double waiting_us = scheduling.empty() ? 0 : fit_scheduling(scheduling, &fit);
-  for (RowEquation& row : equations) {
-    if (scheduling.empty()) break;
-    row.itl_s -= waiting_us * at(row.terms, RowTerm::kWaiting) / kUsPerSecond;
-    at(row.terms, RowTerm::kWaiting) = 0;
-    if (row.itl_s <= 0) {
-      throw SpecError(
-          fmt::format("line {}: scheduling alone would take longer than its ITL", row.line));
-    }
+  TermValues known{};
+  if (!scheduling.empty()) {
+    at(known, RowTerm::kWaiting) = fit_scheduling(scheduling, &fit);
+    take_out(RowTerm::kWaiting, at(known, RowTerm::kWaiting), &equations);
   }
   std::vector<const RowEquation*> all;
   for (const RowEquation& row : equations) all.push_back(&row);
   fit.rows = all.size();
   const ToldApart told = tell_apart(all);
   fit.kept = told.kept;
-  fit.not_told_apart = told.not_told_apart;
+  for (const auto& [term, beside] : told.not_told_apart) {
+    if (elsewhere && at(*elsewhere, term) > 0) {
+      at(known, term) = at(*elsewhere, term);
+      take_out(term, at(known, term), &equations);
+      fit.taken_over.push_back(term);
+    } else {
+      fit.not_told_apart.emplace_back(term, beside);
+    }
+  }
   if (all.size() < fit.kept.size() + 2) {
     throw SpecError(fmt::format(
         "{} rows with a latency are too few for {} terms; measure at least {}, with batches, "
@@ -321,7 +355,7 @@ RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<Scheduling
   fit.steps = steps.size();
   fit.step_error = symmetric_errors(steps, fit.us);
   fit.run_error = symmetric_errors(runs, fit.us);
-  if (!scheduling.empty()) at(fit.us, RowTerm::kWaiting) = waiting_us;
+  for (std::size_t i = 0; i < known.size(); ++i) fit.us[i] += known[i];
   for (std::size_t key = 0; key < keys.size(); ++key) {
     std::set<std::string> values;
     for (const RowEquation* row : all) values.insert(row->settings[key]);
@@ -378,7 +412,17 @@ void calibrate_from(const CalibrateFromOptions& options) {
     if (!row.step || !(row.scheduling_s > 0)) continue;
     scheduling.push_back({row.step->decodes, row.step->waiting, row.scheduling_s});
   }
-  RowFit fit = fit_rows(equations(spec, rows, options.data_dir), scheduling, keys);
+  std::optional<TermValues> elsewhere;
+  if (!options.terms_from.empty()) {
+    const HardwareProfile other = load_hardware_profile(
+        library.find("hardware", options.terms_from, SourceMark{"--terms-from", 0, 0}));
+    if (other.fitted.model.empty()) {
+      throw SpecError("--terms-from " + options.terms_from + ": was not fitted to a server");
+    }
+    elsewhere = terms_in(other.fitted);
+  }
+  RowFit fit = fit_rows(equations(spec, rows, options.data_dir), scheduling, keys,
+                        elsewhere ? &*elsewhere : nullptr);
   double loads = 0;
   int load_rows = 0;
   for (const MeasuredRow& row : rows.rows) {

@@ -63,6 +63,7 @@ struct RowFit {
   TermValues us{};  // >= 0
   std::vector<RowTerm> kept;
   std::vector<std::pair<RowTerm, RowTerm>> not_told_apart;  // one that is 0, and one beside it
+  std::vector<RowTerm> taken_over;  // that rows cannot tell, and another profile does
   std::size_t rows = 0;
   std::size_t steps = 0;  // of them
   double error = 0;       // SMAPE of the latencies that it was fitted to, percent
@@ -78,9 +79,10 @@ struct RowFit {
 std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
                                    const std::string& data_dir);
 // The cost of a waiting request is the scheduler's own where `scheduling` has rows that tell it:
-// in whole runs it goes with all that a queue does to a server.
+// in whole runs it goes with all that a queue does to a server. `elsewhere`, or null: what terms
+// cost that these rows cannot tell apart.
 RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<SchedulingRow>& scheduling,
-                const std::vector<std::string>& keys);
+                const std::vector<std::string>& keys, const TermValues* elsewhere = nullptr);
 
 // What the cost model reads; `load_bytes_per_s`: of adapters, beside load_s for each.
 void put_constants(const RowFit& fit, FittedConstants* constants);
@@ -88,6 +90,7 @@ void put_constants(const RowFit& fit, FittedConstants* constants);
 struct CalibrateFromOptions {
   std::string rows;  // CSV
   std::string spec;
+  std::string terms_from;  // a hardware profile; empty: none
   std::string experiments = "experiments";
   std::string data_dir;
   std::string out;  // the profile

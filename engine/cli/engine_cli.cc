@@ -46,6 +46,8 @@ CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate,
                    "CSV of another server's steps or runs (engine/README.md), instead of measuring")
       ->check(CLI::ExistingFile);
   command->add_option("--spec", from->spec, "with --from: what the rows are of");
+  command->add_option("--terms-from", from->terms_from,
+                      "with --from: a fitted profile, for terms that the rows cannot tell apart");
   command->add_option("--out", options.out,
                       "the profile; default: results/calibration/<name>.yaml");
   command->add_option("--threads", options.threads, "0: all processors")

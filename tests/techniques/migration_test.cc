@@ -109,7 +109,7 @@ TEST_F(Histories, ARandomClusterPolicyBreaksNoTechniqueAndLosesNoToken) {
   // That all of it happened, and often.
   const auto n = static_cast<std::int64_t>(kHistories);
   const auto count = [&](EventCode code) { return events_[static_cast<std::size_t>(code)]; };
-  EXPECT_GT(migrations_, 20 * n);
+  EXPECT_GT(migrations_, 15 * n);  // where few may wait there is little to move
   EXPECT_GT(failures_, n);
   EXPECT_GT(looks_, 10 * n);
   EXPECT_GT(finished_, 25 * n);

@@ -136,6 +136,17 @@ TEST_F(RowFitting, NamesWhatRowsCannotTellApart) {
   EXPECT_EQ(fit.not_told_apart[0], (std::pair{RowTerm::kSlot, RowTerm::kAdapter}));
   EXPECT_NEAR(us(fit, RowTerm::kAdapter), kAdapter + 2 * kSlot, 1);
   EXPECT_EQ(us(fit, RowTerm::kSlot), 0);
+
+  // Who knows what a slot costs can tell the rest.
+  TermValues elsewhere{};
+  elsewhere[static_cast<std::size_t>(RowTerm::kSlot)] = kSlot;
+  elsewhere[static_cast<std::size_t>(RowTerm::kToken)] = 7;  // these rows tell it themselves
+  const RowFit helped = fit_rows(rows, {}, {}, &elsewhere);
+  EXPECT_THAT(helped.taken_over, ElementsAre(RowTerm::kSlot));
+  EXPECT_TRUE(helped.not_told_apart.empty());
+  EXPECT_NEAR(us(helped, RowTerm::kAdapter), kAdapter, 1);
+  EXPECT_NEAR(us(helped, RowTerm::kToken), kToken, 0.1);
+  EXPECT_EQ(us(helped, RowTerm::kSlot), kSlot);
 }
 
 TEST_F(RowFitting, RefusesTooFewRowsAndOneBatch) {
