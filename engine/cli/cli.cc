@@ -205,12 +205,12 @@ int validate_command(Arguments& arguments) {
 int calibrate_command(Arguments& arguments) {
   CalibrateFromOptions& from = arguments.calibrate_from;
   if (from.rows.empty()) {
-    if (arguments.calibrate.model.empty())
+    if (arguments.calibrate.model.empty()) {
       return error("calibrate: --model or --from is required", kBadInput);
+    }
     calibrate(arguments.calibrate);
     return kOk;
   }
-  if (from.spec.empty()) return error("calibrate --from: --spec is required", kBadInput);
   from.experiments = arguments.experiments;
   from.data_dir = data_dir(arguments.data);
   from.out = arguments.calibrate.out.empty() ? "results/calibration/measured.yaml"

@@ -40,14 +40,20 @@ CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate,
   command->add_option("--backend", options.backend, "an engine")
       ->check(CLI::IsMember(accelerator_names()))
       ->capture_default_str();
-  command->add_option("--model", options.model, "a name in base/model/");
+  CLI::Option* const model = command->add_option("--model", options.model, "a name in base/model/");
+  CLI::Option* const rows =
+      command
+          ->add_option("--from", from->rows,
+                       "CSV of another server's steps or runs (engine/README.md), instead of "
+                       "measuring")
+          ->check(CLI::ExistingFile)
+          ->excludes(model);
+  rows->needs(
+      command->add_option("--spec", from->spec, "with --from: what the rows are of")->needs(rows));
   command
-      ->add_option("--from", from->rows,
-                   "CSV of another server's steps or runs (engine/README.md), instead of measuring")
-      ->check(CLI::ExistingFile);
-  command->add_option("--spec", from->spec, "with --from: what the rows are of");
-  command->add_option("--terms-from", from->terms_from,
-                      "with --from: a fitted profile, for terms that the rows cannot tell apart");
+      ->add_option("--terms-from", from->terms_from,
+                   "with --from: a fitted profile, for terms that the rows cannot tell apart")
+      ->needs(rows);
   command->add_option("--out", options.out,
                       "the profile; default: results/calibration/<name>.yaml");
   command->add_option("--threads", options.threads, "0: all processors")

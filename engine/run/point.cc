@@ -374,6 +374,13 @@ BuiltWorkload build_point_workload(const PointSettings& settings, const std::str
   if (!settings.runtime.registry.empty()) {
     use_registered_adapters(settings.runtime.registry, context, &built.workload);
   }
+  const int slot_rank = settings.engine.slot_rank;
+  for (const Adapter& adapter : built.workload.adapters) {
+    if (slot_rank == 0 || adapter.rank <= slot_rank) continue;
+    throw SpecError("adapter " + in_quotes(adapter.name) + " has rank " +
+                    std::to_string(adapter.rank) + ", but slots are reserved for rank " +
+                    std::to_string(slot_rank) + "; raise engine.slot_rank");
+  }
   return built;
 }
 

@@ -35,25 +35,6 @@ Bytes merge_copy_bytes(const ModelConfig& model, const std::vector<std::string>&
   return bytes;
 }
 
-// What an engine reserves for a slot before it knows adapters; 0 where it knows them. vLLM: A and B
-// of each linear layer, of the embedding (A over the vocabulary) and of the LM head (B over it),
-// and rows for the tokens that an adapter may add, in both of these and in the base's own
-// embedding.
-Bytes reserved_slot_bytes(const PointSettings& settings, int devices) {
-  constexpr Bytes kAddedTokens = 256;
-  const EngineSettings& engine = settings.engine;
-  const ModelConfig& model = settings.model;
-  if (engine.slot_rank == 0) return 0;
-  Bytes bytes = adapter_bytes_per_device(
-      model, devices, engine.slot_rank,
-      engine.slot_targets.empty() ? settings.lora.targets : engine.slot_targets);
-  if (engine.slot_vocabulary) {
-    const Bytes wide = 2 * (Bytes{model.vocab} + kAddedTokens + model.hidden);
-    bytes += (wide * engine.slot_rank + 3 * kAddedTokens * model.hidden) * model.bytes_per_weight;
-  }
-  return bytes;
-}
-
 // Its memory on as many devices as the spec says, and on the others that a deployment may choose.
 ServedModel served_model(const PointSettings& settings) {
   ServedModel served;
@@ -74,7 +55,13 @@ ServedModel served_model(const PointSettings& settings) {
     memory.activations +=
         static_cast<Bytes>(settings.engine.bytes_per_logit * static_cast<double>(needs.logits) +
                            settings.engine.other_memory_bytes);
-    memory.slot = reserved_slot_bytes(settings, devices);
+    const EngineSettings& engine = settings.engine;
+    if (engine.slot_rank > 0) {
+      memory.slot = reserved_slot_bytes(
+          settings.model, devices, engine.slot_rank,
+          engine.slot_targets.empty() ? settings.lora.targets : engine.slot_targets,
+          engine.slot_vocabulary);
+    }
     if (is_real(settings.backend) && settings.technique->capabilities().merges) {
       memory.activations += merge_copy_bytes(settings.model, settings.lora.targets);
     }

@@ -330,6 +330,15 @@ Bytes adapter_bytes_per_device(const ModelConfig& model, int tensor_parallel, in
   return per_rank * rank * model.layers * model.bytes_per_weight;
 }
 
+Bytes reserved_slot_bytes(const ModelConfig& model, int tensor_parallel, int rank,
+                          const std::vector<std::string>& targets, bool vocabulary) {
+  constexpr Bytes kAddedTokens = 256;
+  const Bytes layers = adapter_bytes_per_device(model, tensor_parallel, rank, targets);
+  if (!vocabulary) return layers;
+  const Bytes wide = 2 * (Bytes{model.vocab} + kAddedTokens + model.hidden);
+  return layers + (wide * rank + 3 * kAddedTokens * model.hidden) * model.bytes_per_weight;
+}
+
 namespace {
 
 class Roofline : public CostModelKind {

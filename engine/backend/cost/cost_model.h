@@ -77,6 +77,13 @@ MemoryNeeds memory_needs(const ModelConfig& model, int tensor_parallel,
 Bytes adapter_bytes_per_device(const ModelConfig& model, int tensor_parallel, int rank,
                                const std::vector<std::string>& targets);
 
+// What an engine reserves on one device for a slot before it knows adapters, as vLLM does: A and B
+// of each of `targets`; with `vocabulary` also of the embedding (A over the vocabulary) and the LM
+// head (B over it), which are not sharded, and rows for 256 tokens that an adapter may add, in both
+// of these and in the base's own embedding.
+Bytes reserved_slot_bytes(const ModelConfig& model, int tensor_parallel, int rank,
+                          const std::vector<std::string>& targets, bool vocabulary);
+
 }  // namespace servelab
 
 #endif  // SERVELAB_BACKEND_COST_COST_MODEL_H_

@@ -97,6 +97,11 @@ TEST_F(EngineLike, RefusesWhatItCannotBe) {
               AllOf(HasSubstr("mine.yaml:4:"), HasSubstr("adapter_us")));
 }
 
+TEST_F(EngineLike, RefusesAdaptersWiderThanSlots) {
+  EXPECT_THAT(error_of("model: llama-3.1-8b\nengine: {like: vllm-0.8, slot_rank: 4}\n"),
+              AllOf(HasSubstr("rank 8"), HasSubstr("for rank 4"), HasSubstr("raise")));
+}
+
 struct KvTokens {
   int slots;
   std::int64_t tokens[6];
