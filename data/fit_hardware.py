@@ -3,11 +3,15 @@
 
   make program
   SERVELAB_DATA=/path/to/data .venv/bin/python data/fit_hardware.py [device ...]
+  .venv/bin/python data/fit_hardware.py --rows rows.csv --profile mine.yaml
 
-Prints errors and YAML. Devices: a100, h100, h200. Each op's shapes are made unique and sorted; rows
-of even index are fitted, rows of odd index are held out. Only micro-benchmarks of single operators
-are used (vidur and aiconfigurator under SERVELAB_DATA) and CPU time per step (vidur,
-vllm_lora_h100), never a served system's throughput or latency.
+Prints errors and YAML. Devices: a100, h100, h200, l40s, rtx4090; or a GPU of your own, whose rows
+are `op,shape,us`: gemm,128 4096 4096,21.5 (shapes as in engine/calibrate/op_times.h, with blanks),
+and whose profile has its data sheet and extends one for the rest. Each op's shapes are made unique
+and sorted; rows of even index are fitted, rows of odd index are held out; ops without rows are left
+out. Only micro-benchmarks of single operators are used (vidur, aiconfigurator and llmservingsim
+under SERVELAB_DATA) and CPU time per step (vidur, vllm_lora_h100), never a served system's
+throughput or latency.
 
 The formulas are engine/backend/cost/op_cost.cc's: the program ($SERVELAB, or build/servelab)
 evaluates them, with the data sheet that the device's profile has (engine/calibrate/op_times.h).
@@ -26,20 +30,25 @@ from scipy.optimize import minimize
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = os.environ.get('SERVELAB', str(ROOT / 'build/servelab'))
-# The device's name in aiconfigurator's tables, and its profile.
+# The device's name in aiconfigurator's tables, or the prefix of its tables of llmservingsim (of one
+# model: hidden size, heads, KV heads, feed-forward size), and its profile.
 DEVICES = {
     'a100': dict(key='a100_sxm', profile='a100-80g'),
     'h100': dict(key='h100_sxm', profile='h100-80g'),
     'h200': dict(key='h200_sxm', profile='h200-141g'),
+    'l40s': dict(key='l40s', profile='l40s-48g'),
+    'rtx4090': dict(layers='vllm_RTX4090_Llama-3.1-8B_tp1', shape=(4096, 32, 8, 14336),
+                    profile='rtx4090-24g'),
 }
+MIN_ROWS = 20  # to fit an op and judge the fit
 
 
 class Evaluator:
     """An operator's times over given rows, as a function of the constants."""
 
     def __init__(self, op, dev, rows):
-        profile = ROOT / 'experiments/base/hardware' / (dev['profile'] + '.yaml')
-        self.program = subprocess.Popen([PROGRAM, 'op-times', op, str(profile)], text=True,
+        self.program = subprocess.Popen([PROGRAM, 'op-times', op, dev['profile'], '--experiments',
+                                         str(ROOT / 'experiments')], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for shape, _ in rows:
             self.program.stdin.write(','.join(map(str, shape)) + '\n')
@@ -132,7 +141,55 @@ def unique_sorted(rows):
     return [(shape, float(np.median(us))) for shape, us in sorted(table.items())]
 
 
+def layer_rows(op, dev):
+    """Of llmservingsim: vLLM's layers, timed for one model by how many tokens and contexts."""
+    hidden, heads, kv_heads, ffn = dev['shape']
+    path = 'llmservingsim/%s_%%s.csv.gz' % dev['layers']
+    head_dim = hidden // heads
+    if op in ('prefill', 'decode'):
+        for r in read(path % 'attention'):
+            chunk, earlier, batch, context = (int(r[c]) for c in ('prefill_chunk', 'kv_prefill',
+                                                                  'n_decode', 'kv_decode'))
+            shape = ((1, chunk, earlier) if op == 'prefill' else (batch, context))
+            if (batch if op == 'prefill' else chunk) == 0:  # not both in one call
+                yield shape + (heads, kv_heads, head_dim), float(r['time_us'])
+        return
+    qkv = (heads + 2 * kv_heads) * head_dim
+    gemms = {'qkv_proj': (qkv, hidden), 'o_proj': (hidden, hidden), 'down_proj': (hidden, ffn),
+             'gate_up_proj': (2 * ffn, hidden)}
+    moved = {'act_fn': 6 * ffn, 'layernorm': 8 * hidden}  # bytes: reads and writes, as below
+    for r in read(path % 'dense'):
+        tokens = int(r['tokens'])
+        if op == 'gemm' and r['layer'] in gemms:
+            yield (tokens, *gemms[r['layer']]), float(r['time_us'])
+        elif op == 'elementwise' and r['layer'] in moved:
+            yield (tokens * moved[r['layer']],), float(r['time_us'])
+
+
+def own_rows(path):
+    """{op: [(shape, us)]} of a file with the columns op, shape and us."""
+    rows = {}
+    with open(path, newline='') as f:
+        for number, row in enumerate(csv.DictReader(f), start=2):
+            try:
+                shape, us = tuple(map(int, row['shape'].split())), float(row['us'])
+            except (KeyError, TypeError, ValueError):
+                sys.exit('%s:%d: expected op,shape,us such as gemm,128 4096 4096,21.5' %
+                         (path, number))
+            if row['op'] not in START:
+                sys.exit("%s:%d: unknown op '%s'; known: %s" %
+                         (path, number, row['op'], ', '.join(START)))
+            if not us > 0:
+                sys.exit('%s:%d: %s us is no time' % (path, number, row['us']))
+            rows.setdefault(row['op'], []).append((shape, us))
+    return rows
+
+
 def measured_rows(op, dev):
+    if 'rows' in dev:
+        return unique_sorted(dev['rows'].get(op, []))
+    if 'layers' in dev:
+        return unique_sorted(layer_rows(op, dev))
     key = dev['key']
     if op == 'gemm':
         rows = [((int(r['m']), int(r['n']), int(r['k'])), float(r['latency_ms']) * 1e3)
@@ -185,12 +242,13 @@ def report(op, name, dev, constants, rows, label):
     return median, p90
 
 
-def fit_device(name):
-    dev, text = DEVICES[name], []
+def fit_device(name, dev):
+    text = []
     for op in START:
-        if op == 'elementwise' and name == 'h200':
-            continue  # vidur has no H200: the profile takes the H100's
         rows = measured_rows(op, dev)
+        if len(rows) < MIN_ROWS:  # the profile takes another device's
+            print('%-5s %-12s %d rows, left out: %d are needed' % (name, op, len(rows), MIN_ROWS))
+            continue
         fit_rows, held_out = rows[::2], rows[1::2]
         used = [r for r in fit_rows if r[1] > .6 * FLOOR_US[op] and
                 (op != 'decode' or r[0][0] <= 512)]
@@ -240,13 +298,21 @@ def host_overheads():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('devices', nargs='*', default=[])
+    parser.add_argument('--rows', help='CSV of a GPU of your own, with --profile')
+    parser.add_argument('--profile', help='its name or file: what its data sheet says')
     arguments = parser.parse_args()
+    if bool(arguments.rows) != bool(arguments.profile):
+        parser.error('--rows and --profile go together')
+    if arguments.rows:
+        name = Path(arguments.profile).stem
+        fit_device(name, dict(rows=own_rows(arguments.rows), profile=arguments.profile))
+        return
     if 'SERVELAB_DATA' not in os.environ:
         sys.exit('set SERVELAB_DATA to the folder with vidur/ and aiconfigurator/')
     for name in arguments.devices or list(DEVICES):
         if name not in DEVICES:
             sys.exit("unknown device '%s'; known: %s" % (name, ', '.join(DEVICES)))
-        fit_device(name)
+        fit_device(name, DEVICES[name])
     host_overheads()
 
 

@@ -10,7 +10,8 @@ namespace servelab {
 
 struct OpTimesOptions {
   std::string op;       // a section of a roofline profile, see below
-  std::string profile;  // a file, whose data sheet and other constants hold
+  std::string profile;  // its name or file; its data sheet and other constants hold
+  std::string experiments = "experiments";
 };
 
 // Reads `in` to its end: one shape a line, as numbers with commas between; an empty line; then on

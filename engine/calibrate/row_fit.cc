@@ -415,7 +415,8 @@ void calibrate_from(const CalibrateFromOptions& options) {
   std::optional<TermValues> elsewhere;
   if (!options.terms_from.empty()) {
     const HardwareProfile other = load_hardware_profile(
-        library.find("hardware", options.terms_from, SourceMark{"--terms-from", 0, 0}));
+        library.find("hardware", options.terms_from, SourceMark{"--terms-from", 0, 0}),
+        hardware_in(library));
     if (other.fitted.model.empty()) {
       throw SpecError("--terms-from " + options.terms_from + ": was not fitted to a server");
     }

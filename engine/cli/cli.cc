@@ -294,6 +294,7 @@ int dispatch(const Commands& c, Arguments& arguments) {
     return kOk;
   }
   if (c.op_times->parsed()) {
+    arguments.op_times.experiments = arguments.experiments;
     answer_op_times(arguments.op_times, std::cin, std::cout);
     return kOk;
   }

@@ -135,6 +135,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.calibrate = declare_calibrate(app, &arguments->calibrate, &arguments->calibrate_from);
   add_common(c.calibrate, arguments, true);
   c.op_times = declare_op_times(app, &arguments->op_times);
+  add_common(c.op_times, arguments, false);
   c.perf_model = declare_perf_model(app, &arguments->perf_model);
   c.score = declare_score(app, &arguments->score);
   c.validate = app->add_subcommand(

@@ -67,6 +67,16 @@ std::string named_file(const SweepPosition& position, const Library& library, co
   return library.find(key, node->scalar, node->mark);
 }
 
+}  // namespace
+
+ProfileFinder hardware_in(const Library& library) {
+  return [&library](const std::string& name, const SourceMark& where) {
+    return library.find("hardware", name, where);
+  };
+}
+
+namespace {
+
 // A file of base/model/, or a Hugging Face folder with its weights.
 ModelConfig named_model(const SweepPosition& position, const Library& library) {
   const ConfigNode* node = position.settings.find("model");
@@ -298,7 +308,8 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
   PointSettings point;
   check_backend(settings, &point);
   point.model = named_model(position, spec.library);
-  point.hardware = load_hardware_profile(named_file(position, spec.library, "hardware"));
+  point.hardware = load_hardware_profile(named_file(position, spec.library, "hardware"),
+                                         hardware_in(spec.library));
   bind_cluster(settings, &point.cluster);
   check_repositories(settings, point.cluster);
   bind_section(settings, "lora", &point.lora);

@@ -66,6 +66,9 @@ std::string point_key(const ConfigNode& effective, const BuiltWorkload& workload
 // A new cluster policy of the point, with its parameters.
 std::unique_ptr<ClusterPolicy> point_cluster_policy(const PointSettings& settings);
 
+// Finds profiles that another extends in `library`, which must live as long.
+ProfileFinder hardware_in(const Library& library);
+
 // The cost model of the point's hardware profile, with the model spread over so many devices.
 // SpecError when they do not go together.
 std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings, int devices);

@@ -105,6 +105,8 @@ std::string Library::look_up(const std::string& kind, const std::string& name,
   }
   const fs::path path = fs::path(root_) / "base" / kind / (name + ".yaml");
   if (is_file(path)) return path.string();
+  const fs::path beside = fs::path(where.file).parent_path() / (name + ".yaml");
+  if (kind == "hardware" && is_file(beside)) return beside.string();
   throw SpecError(where, "unknown " + kind + " " + in_quotes(name) + "; " +
                              suggest(name, names(kind)) + " (files in " +
                              path.parent_path().string() + ")");

@@ -126,9 +126,8 @@ TEST_F(Executors, EditsAfterwardsChangeNothing) {
   const auto write = [&](const std::string& seeds) {
     return folder_.file("sweep.yaml", "extends: whole\ntitle: t\nseeds: " + seeds + "\n");
   };
-  const std::string profile =
-      test::read_file(SERVELAB_SOURCE_DIR "/experiments/base/hardware/a800-80g.yaml");
-  folder_.file("gpu.yaml", profile);
+  folder_.file("gpu.yaml", "extends: wider\nname: mine\n");
+  folder_.file("wider.yaml", "extends: a800-80g\nname: wider\nmemory_bytes: 9e10\n");
   const std::string spec = write("2");
   ASSERT_EQ(run_program(run(spec, "local")).code, 0);
   const std::string job = emit(spec, "tasks", 4);
@@ -136,6 +135,7 @@ TEST_F(Executors, EditsAfterwardsChangeNothing) {
   folder_.file("whole.yaml", "nonsense");
   folder_.file("shared.yaml", "requests: 6\n");
   folder_.file("gpu.yaml", "nonsense");
+  folder_.file("wider.yaml", "nonsense");
   EXPECT_THAT(work(job, 0).err, HasSubstr("4 run, 0 there, 0 failed"));
   EXPECT_EQ(test::digests(folder_ / "local"), test::digests(folder_ / "tasks"));
 }

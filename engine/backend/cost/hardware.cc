@@ -155,8 +155,8 @@ ConfigNode HardwareProfile::effective() {
 
 namespace {
 
-// A profile may say `extends: NAME` and give only what differs from NAME.yaml beside it.
-ConfigNode read_profile(const std::string& path, int depth) {
+// A profile may say `extends: NAME` and give only what differs from that one.
+ConfigNode read_profile(const std::string& path, const ProfileFinder& find, int depth) {
   constexpr int kMaxDepth = 8;
   ConfigNode node = parse_yaml_file(path);
   const ConfigNode* base = node.find("extends");
@@ -165,14 +165,7 @@ ConfigNode read_profile(const std::string& path, int depth) {
     throw SpecError(base->mark,
                     "'extends' must name another profile, and not go round in a circle");
   }
-  const std::size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
-  const std::string base_path = folder + base->scalar + ".yaml";
-  if (!std::filesystem::exists(base_path)) {
-    throw SpecError(base->mark,
-                    "'extends' names '" + base->scalar + "', but there is no " + base_path);
-  }
-  ConfigNode merged = read_profile(base_path, depth + 1);
+  ConfigNode merged = read_profile(find(base->scalar, base->mark), find, depth + 1);
   std::erase_if(node.members, [](const auto& member) { return member.key == "extends"; });
   merge_over(&merged, node);
   return merged;
@@ -219,8 +212,14 @@ void check_unread(const ConfigNode& node, const std::set<std::string>& unread) {
 
 }  // namespace
 
-HardwareProfile load_hardware_profile(const std::string& path) {
-  const ConfigNode node = read_profile(path, 0);
+std::string profile_beside(const std::string& name, const SourceMark& where) {
+  const auto path = std::filesystem::path(where.file).parent_path() / (name + ".yaml");
+  if (std::filesystem::exists(path)) return path.string();
+  throw SpecError(where, "'extends' names '" + name + "', but there is no " + path.string());
+}
+
+HardwareProfile load_hardware_profile(const std::string& path, const ProfileFinder& find) {
+  const ConfigNode node = read_profile(path, find, 0);
   std::set<std::string> unread;  // sections
   for_each_section([&](const auto&, const auto& section) { unread.insert(section.name); });
   HardwareProfile profile;

@@ -10,10 +10,12 @@
 #ifndef SERVELAB_BACKEND_COST_HARDWARE_H_
 #define SERVELAB_BACKEND_COST_HARDWARE_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "engine/backend/cost/fitted_constants.h"
+#include "engine/core/config_node.h"
 #include "engine/core/params.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
@@ -169,8 +171,14 @@ struct HardwareProfile {
   ConfigNode effective();  // of a loaded profile: every setting, sections included
 };
 
+// Where the profile is that another `extends` by name; throws SpecError at the mark of the name.
+using ProfileFinder = std::function<std::string(const std::string& name, const SourceMark&)>;
+// NAME.yaml beside the profile that names it.
+std::string profile_beside(const std::string& name, const SourceMark& where);
+
 // Reads and checks one file; SpecError with file, line and column on a bad one.
-HardwareProfile load_hardware_profile(const std::string& path);
+HardwareProfile load_hardware_profile(const std::string& path,
+                                      const ProfileFinder& find = profile_beside);
 
 }  // namespace servelab
 

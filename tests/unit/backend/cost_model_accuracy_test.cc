@@ -29,9 +29,12 @@ using Table = std::map<Shape, double>;  // shape -> microseconds, in shape order
 struct Device {
   const char* profile;
   const char* key;  // in the CSV files
+  double allowance = 1;
 };
-constexpr Device kDevices[] = {
-    {"a100-80g", "a100_sxm"}, {"h100-80g", "h100_sxm"}, {"h200-141g", "h200_sxm"}};
+constexpr Device kDevices[] = {{"a100-80g", "a100_sxm"},
+                               {"h100-80g", "h100_sxm"},
+                               {"h200-141g", "h200_sxm"},
+                               {"l40s-48g", "l40s", 1.25}};  // its clock falls under load
 
 struct Benchmark {
   const char* name;
@@ -161,8 +164,10 @@ TEST(CostModelAccuracyTest, OperatorsMatchHeldOutMeasurements) {
       const double p90 = quantile(errors, 0.9);
       std::printf("%-10s %-18s %8zu %8.1f%% %8.1f%%\n", device.profile, benchmark.name,
                   errors.size(), median * 100, p90 * 100);
-      EXPECT_LE(median, benchmark.limit_median) << device.profile << ", " << benchmark.name;
-      EXPECT_LE(p90, benchmark.limit_p90) << device.profile << ", " << benchmark.name;
+      EXPECT_LE(median, benchmark.limit_median * device.allowance)
+          << device.profile << ", " << benchmark.name;
+      EXPECT_LE(p90, benchmark.limit_p90 * device.allowance)
+          << device.profile << ", " << benchmark.name;
     }
   }
 }

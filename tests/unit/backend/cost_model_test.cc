@@ -10,23 +10,18 @@
 #include <vector>
 
 #include "engine/core/check.h"
+#include "tests/support/shared_files.h"
 
 namespace servelab {
 namespace {
 
+using test::device;
+using test::model;
+using test::roofline_devices;
+
 const std::vector<std::string> kAllTargets = {"q", "k", "v", "o", "gate", "up", "down"};
-const char* const kDevices[] = {"a10-24g",  "a100-80g",   "a800-80g", "h100-64g",
-                                "h100-80g", "hopper-96g", "h200-141g"};
 const char* const kModels[] = {"llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3.1-8b",
                                "qwen2.5-7b"};
-
-std::string base_path(const std::string& kind, const std::string& name) {
-  return std::string(SERVELAB_SOURCE_DIR) + "/experiments/base/" + kind + "/" + name + ".yaml";
-}
-HardwareProfile device(const std::string& name) {
-  return load_hardware_profile(base_path("hardware", name));
-}
-ModelConfig model(const std::string& name) { return load_model_config(base_path("model", name)); }
 
 RooflineCostModel cost_model(const std::string& model_name, const std::string& device_name,
                              int tensor_parallel = 1) {
@@ -84,7 +79,7 @@ TEST(CostModelTest, GrowsWithDecodeRequestsAndContext) {
 }
 
 TEST(CostModelTest, GrowsWithPrefillTokens) {
-  for (const char* device_name : kDevices) {
+  for (const std::string& device_name : roofline_devices()) {
     const RooflineCostModel cost = cost_model("llama-2-7b", device_name);
     StepCost before;
     for (std::int64_t tokens = 1; tokens <= 4096; tokens += 3) {
@@ -163,7 +158,7 @@ TEST(CostModelTest, MergingMovesTheWeightsOnce) {
 
 TEST(CostModelTest, StepNeverBeatsTheMemoryFloor) {
   for (const char* model_name : kModels) {
-    for (const char* device_name : kDevices) {
+    for (const std::string& device_name : roofline_devices()) {
       const ModelConfig config = model(model_name);
       const HardwareProfile hw = device(device_name);
       const RooflineCostModel cost(config, hw, 1, kAllTargets);
@@ -174,7 +169,8 @@ TEST(CostModelTest, StepNeverBeatsTheMemoryFloor) {
       EXPECT_GT(to_seconds(step.total()), bytes / hw.memory_bytes_per_s)
           << model_name << " on " << device_name;
       std::printf("%-13s %-11s decode of 8 x 1000: %7.2f ms (memory floor %7.2f)\n", model_name,
-                  device_name, to_seconds(step.total()) * 1e3, bytes / hw.memory_bytes_per_s * 1e3);
+                  device_name.c_str(), to_seconds(step.total()) * 1e3,
+                  bytes / hw.memory_bytes_per_s * 1e3);
     }
   }
 }

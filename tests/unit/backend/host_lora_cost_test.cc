@@ -13,15 +13,15 @@
 #include "engine/core/check.h"
 #include "tests/support/error_of.h"
 #include "tests/support/program.h"
+#include "tests/support/shared_files.h"
 
 namespace servelab {
 namespace {
 
+using test::base_path;
+
 using ::testing::HasSubstr;
 
-std::string base_path(const std::string& kind, const std::string& name) {
-  return std::string(SERVELAB_SOURCE_DIR) + "/experiments/base/" + kind + "/" + name + ".yaml";
-}
 HardwareProfile a10() { return load_hardware_profile(base_path("hardware", "a10-24g")); }
 RooflineCostModel seven_b(const HardwareProfile& hardware,
                           const std::vector<std::string>& targets = {"q", "k", "v"},
@@ -176,7 +176,7 @@ TEST(HostLoraCost, EffectiveSettingsHaveTheSectionWhereTheProfileHas) {
 
 TEST(HostLoraCost, HalfASectionAndOneInTheWrongPlaceAreErrors) {
   const test::TemporaryFolder folder;
-  std::ifstream file(base_path("hardware", "a10-24g"));
+  std::ifstream file(base_path("hardware", "a100-80g"));
   std::ostringstream text;
   text << file.rdbuf();
   const std::string whole = text.str();

@@ -4,19 +4,16 @@
 
 #include <string>
 
+#include "tests/support/shared_files.h"
+
 namespace servelab {
 namespace {
 
-const char* const kDevices[] = {"a10-24g",  "a100-80g",   "a800-80g", "h100-64g",
-                                "h100-80g", "hopper-96g", "h200-141g"};
-
-HardwareProfile device(const std::string& name) {
-  return load_hardware_profile(std::string(SERVELAB_SOURCE_DIR) + "/experiments/base/hardware/" +
-                               name + ".yaml");
-}
+using test::device;
+using test::roofline_devices;
 
 TEST(OpCostTest, NeverFasterThanTheDataSheet) {
-  for (const char* name : kDevices) {
+  for (const std::string& name : roofline_devices()) {
     const HardwareProfile hw = device(name);
     for (const double m : {1, 7, 64, 129, 1000, 8192}) {
       for (const double n : {64, 1024, 11008}) {

@@ -13,24 +13,21 @@
 #include "engine/backend/cost/hardware.h"
 #include "engine/backend/cost/make_cost_model.h"
 #include "engine/core/check.h"
+#include "tests/support/shared_files.h"
 
 namespace servelab {
 namespace {
 
+using test::base_path;
+using test::device;
+using test::model;
+using test::roofline_devices;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 const std::vector<std::string> kAllTargets = {"q", "k", "v", "o", "gate", "up", "down"};
-const char* const kDevices[] = {"a10-24g",  "a100-80g",   "a800-80g", "h100-64g",
-                                "h100-80g", "hopper-96g", "h200-141g"};
-
-std::string base_path(const std::string& kind, const std::string& name) {
-  return std::string(SERVELAB_SOURCE_DIR) + "/experiments/base/" + kind + "/" + name + ".yaml";
-}
-HardwareProfile device(const std::string& name) {
-  return load_hardware_profile(base_path("hardware", name));
-}
-ModelConfig model(const std::string& name) { return load_model_config(base_path("model", name)); }
 
 std::string error_of(const std::string& yaml, const std::string& kind) {
   const std::string path = std::filesystem::path(::testing::TempDir()) / ("servelab_" + kind);
@@ -101,11 +98,13 @@ TEST(ModelConfigTest, MistakesAreReportedWithPlaceAndNearestName) {
 }
 
 TEST(HardwareProfileTest, EveryProfileLoadsAndNamesItsSource) {
-  for (const char* name : kDevices) {
+  for (const std::string& name : roofline_devices()) {
     HardwareProfile hw = device(name);
     EXPECT_GT(hw.source.size(), 20u) << name;
     EXPECT_NE(hw.effective().find("gemm"), nullptr);
   }
+  EXPECT_THAT(roofline_devices(), IsSupersetOf({"rtx4090-24g", "l40s-48g", "a10-24g", "a100-80g",
+                                                "h100-80g", "h200-141g", "h20-96g", "b200-180g"}));
 }
 
 TEST(HardwareProfileTest, MistakesAreReportedWithPlaceAndNearestName) {
