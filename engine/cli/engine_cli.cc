@@ -69,7 +69,8 @@ CLI::App* declare_op_times(CLI::App* app, OpTimesOptions* options) {
       "op-times", "the cost model's times of shapes on stdin, for data/fit_hardware.py");
   command->group("");
   command->add_option("OP", options->op, "a section of a hardware profile")->required();
-  command->add_option("PROFILE", options->profile, "a hardware profile: its name or file")->required();
+  command->add_option("PROFILE", options->profile, "a hardware profile: its name or file")
+      ->required();
   return command;
 }
 

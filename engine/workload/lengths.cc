@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kMaxTries = 10000;  // of a draw that must pass the filter
 constexpr double kMaxLength = 1e8;
+constexpr int kDrawsForMeans = 200000;
 
 std::int32_t whole(double tokens) {
   return static_cast<std::int32_t>(std::floor(std::clamp(tokens, 1.0, kMaxLength) + 0.5));
@@ -110,7 +111,9 @@ LengthSampler::LengthSampler(LengthSettings* settings, const ConfigNode& section
   }
   settings_ = *settings;
   check(section);
-  if (is_set_) load_set(section, data_dir, embedded_allowed);
+  if (!is_set_) return;
+  load_set(section, data_dir, embedded_allowed);
+  if (settings_.prompt_mean > 0 || settings_.output_mean > 0) scale_to_means(section);
 }
 
 void LengthSampler::check(const ConfigNode& section) const {
@@ -180,6 +183,49 @@ void LengthSampler::load_rows(const std::string& path, const std::string& remedy
   }
 }
 
+// Scaled lengths are rounded and cut to the context, so that their means do not grow as the scales
+// do: these are found by trying.
+void LengthSampler::scale_to_means(const ConfigNode& section) {
+  if (settings_.scale_ratio != 1) {
+    throw SpecError(place_of(section, "scale_ratio").mark,
+                    "'scale_ratio' does not go with 'prompt_mean' and 'output_mean'");
+  }
+  std::vector<LengthPair> drawn;
+  if (rows_.empty()) {
+    RngStream rng(0, "means of lengths");
+    for (int i = 0; i < kDrawsForMeans; ++i) drawn.push_back(draw_filtered(&rng));
+  }
+  const std::vector<LengthPair>& pairs = rows_.empty() ? drawn : rows_;
+  double prompts = 0, outputs = 0;
+  const auto off = [](double wanted, double mean) { return wanted > 0 ? wanted / mean : 1; };
+  const auto is_met = [](double ratio) { return std::abs(ratio - 1) < 1e-3; };
+  for (int tries = 0; tries < 100; ++tries) {
+    prompts = outputs = 0;
+    for (const LengthPair& pair : pairs) {
+      const LengthPair sent = finish(pair);
+      prompts += sent.prompt;
+      outputs += sent.output;
+    }
+    prompts /= static_cast<double>(pairs.size());
+    outputs /= static_cast<double>(pairs.size());
+    const double prompt_off = off(settings_.prompt_mean, prompts);
+    const double output_off = off(settings_.output_mean, outputs);
+    if (is_met(prompt_off) && is_met(output_off)) return;
+    prompt_scale_ *= prompt_off;
+    output_scale_ *= output_off;
+  }
+  const char* key = is_met(off(settings_.prompt_mean, prompts)) ? "output_mean" : "prompt_mean";
+  throw SpecError(place_of(section, key).mark,
+                  std::string("'") + key + "' cannot be had: cut to the model's context of " +
+                      std::to_string(max_context_tokens_) + " tokens, prompts have a mean of " +
+                      std::to_string(whole(prompts)) + " and outputs of " +
+                      std::to_string(whole(outputs)));
+}
+
+bool LengthSampler::is_scaled() const {
+  return settings_.scale_ratio != 1 || settings_.prompt_mean > 0 || settings_.output_mean > 0;
+}
+
 bool LengthSampler::accepts(LengthPair raw) const {
   if (raw.prompt < settings_.min_tokens || raw.output < settings_.min_tokens) return false;
   if (settings_.max_prompt_tokens > 0 && raw.prompt > settings_.max_prompt_tokens) return false;
@@ -224,8 +270,8 @@ LengthPair LengthSampler::draw_filtered(RngStream* rng) const {
 LengthPair LengthSampler::draw(RngStream* rng) const { return finish(draw_filtered(rng)); }
 
 LengthPair LengthSampler::finish(LengthPair raw) const {
-  double prompt = std::max(1, raw.prompt) * settings_.scale_ratio;
-  double output = std::max(1, raw.output) * settings_.scale_ratio;
+  double prompt = std::max(1, raw.prompt) * settings_.scale_ratio * prompt_scale_;
+  double output = std::max(1, raw.output) * settings_.scale_ratio * output_scale_;
   const double most = max_context_tokens_ > 0 ? max_context_tokens_ : kMaxLength;
   const bool is_cut = prompt + output > most;
   if (is_cut) {  // keep the proportion
@@ -244,7 +290,7 @@ LengthPair LengthSampler::finish(LengthPair raw) const {
 std::int32_t LengthSampler::output_limit(LengthPair pair) const {
   if (settings_.output_limit < 0) return pair.output;
   std::int32_t most = max_context_tokens_ > 0 ? max_context_tokens_ : settings_.max_total_tokens;
-  if (is_set_ && settings_.scale_ratio == 1 && settings_.max_total_tokens > 0) {
+  if (is_set_ && !is_scaled() && settings_.max_total_tokens > 0) {
     most = settings_.max_total_tokens;
   }
   std::int32_t left = most > 0 ? most - pair.prompt : pair.output;

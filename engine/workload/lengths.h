@@ -55,11 +55,14 @@ class LengthSampler {
   void check(const ConfigNode& section) const;
   void load_set(const ConfigNode& section, const std::string& data_dir, bool embedded_allowed);
   void load_rows(const std::string& path, const std::string& remedy);
+  void scale_to_means(const ConfigNode& section);
+  bool is_scaled() const;
 
   LengthSettings settings_;
   SourceMark mark_;
   int max_context_tokens_;
   bool is_set_ = false;
+  double prompt_scale_ = 1, output_scale_ = 1;
   std::vector<LengthPair> rows_;            // already filtered
   std::vector<EmbeddedLengthModel> model_;  // none or one
   std::vector<WorkloadSource> sources_;

@@ -144,6 +144,8 @@ struct LengthSettings {
   int min_tokens = 4;
   int max_prompt_tokens = 0;
   int max_total_tokens = 0;
+  double prompt_mean = 0;
+  double output_mean = 0;
   double scale_ratio = 1;
   int output_limit = 0;
 
@@ -168,6 +170,10 @@ struct LengthSettings {
     f.add("max_total_tokens", &max_total_tokens,
           "sets: longer pairs are not used; 0: 2048 for sharegpt, else the model's context")
         .range(0, 1e8);
+    f.add("prompt_mean", &prompt_mean,
+          "sets: prompts are scaled so that they have this mean as they are sent; 0: as they are")
+        .range(0, 1e7);
+    f.add("output_mean", &output_mean, "likewise, outputs").range(0, 1e7);
     f.add("scale_ratio", &scale_ratio,
           "both lengths are scaled by this, up to the model's context (dLoRA 7.4)")
         .range(1e-3, 1e3);

@@ -121,6 +121,8 @@ void check_lengths(const LengthSettings& settings, const ConfigNode& section) {
       {"min_tokens", {sets}},
       {"max_prompt_tokens", {sets}},
       {"max_total_tokens", {sets}},
+      {"prompt_mean", {sets}},
+      {"output_mean", {sets}},
   };
   check_uses(section, settings, "source", settings.source, group, uses);
 }

@@ -111,6 +111,44 @@ TEST(LengthsTest, ScaleRatioAndOutputLimits) {
   }
 }
 
+TEST(LengthsTest, SetsWithGivenMeansKeepTheirShape) {
+  const auto means = [](const std::string& lengths) {
+    double prompts = 0, outputs = 0;
+    const auto requests = build("{requests: 100000, lengths: {" + lengths + "}}").workload.requests;
+    for (const Request& request : requests) {
+      prompts += request.prompt_tokens;
+      outputs += request.output_tokens;
+    }
+    return std::pair(prompts / 1e5, outputs / 1e5);
+  };
+  const auto [prompts, outputs] = means("prompt_mean: 250, output_mean: 231");
+  EXPECT_NEAR(prompts, 250, 3);
+  EXPECT_NEAR(outputs, 231, 3);
+  const auto [short_prompts, same_outputs] = means("prompt_mean: 5");
+  EXPECT_NEAR(short_prompts, 5, 0.1);  // of lengths that are rounded up from parts of a token
+  EXPECT_NEAR(same_outputs, means("").second, 0.1);
+  const auto [cut_prompts, cut_outputs] = means("prompt_mean: 1200, output_mean: 900");
+  EXPECT_NEAR(cut_prompts, 1200, 12);  // though many are cut to the context of 4096
+  EXPECT_NEAR(cut_outputs, 900, 9);
+
+  const auto base = build("{requests: 500}").workload.requests;
+  const auto scaled = build("{requests: 500, lengths: {prompt_mean: 444}}").workload.requests;
+  const double ratio = 444 / means("").first;
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    EXPECT_NEAR(scaled[i].prompt_tokens, ratio * base[i].prompt_tokens,
+                1 + 0.02 * scaled[i].prompt_tokens);
+    EXPECT_EQ(scaled[i].output_tokens, base[i].output_tokens);
+    EXPECT_EQ(scaled[i].output_limit_tokens, 4096 - scaled[i].prompt_tokens);
+  }
+  EXPECT_THAT(error_of("requests: 5\nlengths: {prompt_mean: 3000, output_mean: 3000}"),
+              AllOf(HasSubstr("spec.yaml:2:11: 'prompt_mean' cannot be had"),
+                    HasSubstr("context of 4096 tokens")));
+  EXPECT_THAT(error_of("requests: 5\nlengths: {prompt_mean: 300, scale_ratio: 2}"),
+              HasSubstr("'scale_ratio' does not go with"));
+  EXPECT_THAT(error_of("requests: 5\nlengths: {source: fixed, prompt_mean: 300}"),
+              HasSubstr("prompt_mean"));
+}
+
 TEST(LengthsTest, FixedLengthsMustFitTheContextAndBeWhole) {
   EXPECT_THAT(error_of("requests: 5\nlengths: {source: fixed, prompt: 4000, output: 200}"),
               AllOf(HasSubstr("spec.yaml:2:26: "), HasSubstr("context of 4096 tokens")));
