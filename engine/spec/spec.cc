@@ -329,7 +329,18 @@ Spec parse_spec(const std::string& yaml, const std::string& path, const Library&
 void use_profile(const std::string& profile, Spec* spec) {
   ConfigNode node = ConfigNode::of(profile);
   node.mark.file = "--profile";
-  for (SweepPosition& position : spec->positions) position.settings.set("hardware", node);
+  std::set<std::string> seen;
+  std::vector<SweepPosition> positions;
+  for (SweepPosition& position : spec->positions) {
+    position.settings.set("hardware", node);
+    for (auto& [path, value] : position.coordinates) {
+      if (path == "hardware") value = node;
+    }
+    std::string what = canonical_json(position.settings) + canonical_json(position.with);
+    for (const std::size_t technique : position.techniques) what += " " + std::to_string(technique);
+    if (seen.insert(what).second) positions.push_back(std::move(position));
+  }
+  spec->positions = std::move(positions);
   spec->id += "_profile";
 }
 

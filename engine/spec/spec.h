@@ -131,7 +131,8 @@ Spec load_spec(const std::string& path, const std::string& experiments_dir,
 Spec parse_spec(const std::string& yaml, const std::string& path, const Library& library,
                 SpecForm form = SpecForm::kFull);
 
-// Puts a hardware profile in place of that of every position; "_profile" joins the id.
+// Puts a hardware profile in place of that of every position; "_profile" joins the id. Positions
+// that differed in nothing but their hardware become one.
 void use_profile(const std::string& profile, Spec* spec);
 
 // The keys of a spec's top level and of a technique entry.

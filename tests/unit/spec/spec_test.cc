@@ -63,6 +63,16 @@ class SpecTest : public ::testing::Test {
 };
 
 // To YAML a plain null is nothing; as a backend or a technique it is a name.
+TEST_F(SpecTest, AProfileInPlaceOfOthersLeavesNoPositionTwice) {
+  Spec spec = load(small() + "sweep: {hardware: [a100-80g, h100-80g], engine.max_batch: [4, 8]}\n");
+  ASSERT_EQ(spec.positions.size(), 4u);
+  use_profile("h200-141g", &spec);
+  ASSERT_EQ(spec.positions.size(), 2u);
+  EXPECT_EQ(spec.positions[0].text(), "hardware=h200-141g max_batch=4");
+  EXPECT_EQ(spec.positions[1].text(), "hardware=h200-141g max_batch=8");
+  EXPECT_EQ(spec.id, "case_profile");
+}
+
 TEST_F(SpecTest, NullIsANameWhereOneIsWanted) {
   const std::string before = std::string(kHead) + kWorkload;
   for (const std::string text :
