@@ -114,9 +114,9 @@ std::string answer(const Op& op, const std::vector<Shape>& shapes, const std::st
 void answer_op_times(const OpTimesOptions& options, std::istream& in, std::ostream& out) {
   const Op& op = find_op(options.op);
   const Library library(options.experiments);
-  HardwareProfile hw = load_hardware_profile(
-      library.find("hardware", options.profile, SourceMark{"op-times", 0, 0}),
-      hardware_in(library));
+  HardwareProfile hw =
+      load_hardware_profile(library.find("hardware", options.profile, SourceMark{"op-times", 0, 0}),
+                            hardware_in(library));
   const std::vector<Shape> shapes = read_shapes(op, in);
   for (std::string line; std::getline(in, line);) {
     out << answer(op, shapes, line, &hw) << '\n' << std::flush;

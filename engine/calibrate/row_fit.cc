@@ -6,10 +6,12 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
 
+#include "engine/calibrate/expected_error.h"
 #include "engine/calibrate/nnls.h"
 #include "engine/calibrate/profile_file.h"
 #include "engine/calibrate/validate.h"
@@ -239,8 +241,8 @@ std::string table(const RowFit& fit) {
                         fit.step_error, fit.rows - fit.steps, fit.run_error);
   }
   for (const RowTerm term : fit.kept) {
-    text += fmt::format("  {:12.4f} us per {}\n", at(fit.us, term),
-                        kRowTerms[static_cast<std::size_t>(term)]);
+    text += fmt::format("  {:12.4f} us per {}, {:.0f} % of a row\n", at(fit.us, term),
+                        kRowTerms[static_cast<std::size_t>(term)], 100 * at(fit.shares, term));
   }
   if (fit.scheduling_rows > 0) {
     text +=
@@ -256,6 +258,8 @@ std::string table(const RowFit& fit) {
                         kRowTerms[static_cast<std::size_t>(term)],
                         kRowTerms[static_cast<std::size_t>(beside)]);
   }
+  text +=
+      fmt::format("  SMAPE {:5.2f} % of every fifth row, by a fit to the others\n", fit.fold_error);
   for (const LeftOut& left : fit.left_out) {
     text += fmt::format("  SMAPE {:5.2f} % of rows of each {} that it was not fitted to\n",
                         left.error, left.key);
@@ -355,23 +359,65 @@ RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<Scheduling
   fit.steps = steps.size();
   fit.step_error = symmetric_errors(steps, fit.us);
   fit.run_error = symmetric_errors(runs, fit.us);
+  for (const RowEquation* row : all) {
+    double whole = 0;
+    for (std::size_t i = 0; i < fit.us.size(); ++i) whole += fit.us[i] * row->terms[i];
+    for (std::size_t i = 0; i < fit.us.size() && whole > 0; ++i) {
+      fit.shares[i] += fit.us[i] * row->terms[i] / whole / static_cast<double>(all.size());
+    }
+  }
   for (std::size_t i = 0; i < known.size(); ++i) fit.us[i] += known[i];
+  // The mean error of groups of rows, each by a fit to all the others.
+  const auto error_left_out = [&](const auto& groups, const auto& group_of, const auto& keep) {
+    double sum = 0;
+    for (const auto& group : groups) {
+      std::vector<const RowEquation*> used, judged;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        (group_of(i) == group ? judged : used).push_back(all[i]);
+      }
+      if (judged.empty()) continue;
+      const TermValues us = solve(used, tell_apart(used).kept);
+      keep(group, us);
+      sum += symmetric_errors(judged, us) * static_cast<double>(judged.size());
+    }
+    return sum / static_cast<double>(all.size());
+  };
+  fit.fold_error = error_left_out(
+      std::set<std::size_t>{0, 1, 2, 3, 4}, [&](std::size_t i) { return i % fit.folds.size(); },
+      [&](std::size_t fold, const TermValues& us) {
+        fit.folds[fold] = us;
+        for (std::size_t i = 0; i < known.size(); ++i) fit.folds[fold][i] += known[i];
+      });
   for (std::size_t key = 0; key < keys.size(); ++key) {
     std::set<std::string> values;
     for (const RowEquation* row : all) values.insert(row->settings[key]);
     if (values.size() < 2 || values.size() > kMostLeftOut) continue;
-    double sum = 0;
-    for (const std::string& value : values) {
-      std::vector<const RowEquation*> used, judged;
-      for (const RowEquation* row : all) {
-        (row->settings[key] == value ? judged : used).push_back(row);
-      }
-      sum += symmetric_errors(judged, solve(used, tell_apart(used).kept)) *
-             static_cast<double>(judged.size());
-    }
-    fit.left_out.push_back({keys[key], sum / static_cast<double>(all.size())});
+    fit.left_out.push_back(
+        {keys[key],
+         error_left_out(
+             values, [&](std::size_t i) { return all[i]->settings[key]; }, [](const auto&...) {})});
   }
   return fit;
+}
+
+std::string rows_csv(const std::vector<RowEquation>& equations, const RowFit& fit) {
+  std::string text = "line,kind,measured_us,fitted_us,unseen_us";
+  for (const char* term : kRowTerms) text += fmt::format(",{}", term);
+  text += "\n";
+  for (std::size_t i = 0; i < equations.size(); ++i) {
+    const RowEquation& row = equations[i];
+    const auto sum = [&](const TermValues& us) {
+      return std::inner_product(us.begin(), us.end(), row.terms.begin(), 0.0);
+    };
+    text +=
+        fmt::format("{},{},{:.2f},{:.2f},{:.2f}", row.line, row.is_step ? "step" : "run",
+                    row.itl_s * kUsPerSecond, sum(fit.us), sum(fit.folds[i % fit.folds.size()]));
+    for (std::size_t term = 0; term < fit.us.size(); ++term) {
+      text += fmt::format(",{:.2f}", fit.us[term] * row.terms[term]);
+    }
+    text += "\n";
+  }
+  return text;
 }
 
 void put_constants(const RowFit& fit, FittedConstants* constants) {
@@ -404,6 +450,8 @@ void calibrate_from(const CalibrateFromOptions& options) {
   const std::filesystem::path out = options.out;
   if (out.extension() != ".yaml") throw SpecError("--out " + options.out + " must end in .yaml");
   const MeasuredRows rows = read_measured_rows(options.rows);
+  MeasuredRows expected;
+  if (!options.expect.empty()) expected = read_measured_rows(options.expect);
   const Library library(options.experiments);
   const Spec spec = load_spec(library.find_spec(options.spec), options.experiments);
   const std::vector<std::string> keys = keys_of(rows);
@@ -422,8 +470,8 @@ void calibrate_from(const CalibrateFromOptions& options) {
     }
     elsewhere = terms_in(other.fitted);
   }
-  RowFit fit = fit_rows(equations(spec, rows, options.data_dir), scheduling, keys,
-                        elsewhere ? &*elsewhere : nullptr);
+  const std::vector<RowEquation> fitted = equations(spec, rows, options.data_dir);
+  RowFit fit = fit_rows(fitted, scheduling, keys, elsewhere ? &*elsewhere : nullptr);
   double loads = 0;
   int load_rows = 0;
   for (const MeasuredRow& row : rows.rows) {
@@ -457,7 +505,14 @@ void calibrate_from(const CalibrateFromOptions& options) {
   if (!out.parent_path().empty()) std::filesystem::create_directories(out.parent_path());
   const std::string text = profile_yaml(profile, std::nullopt, table(fit));
   save_atomically(options.out, std::as_bytes(std::span(text)));
-  fmt::print("wrote {}\n", options.out);
+  const std::string csv = rows_csv(fitted, fit);
+  const std::string csv_path = std::filesystem::path(out).replace_extension(".csv").string();
+  save_atomically(csv_path, std::as_bytes(std::span(csv)));
+  const Doubt doubt = doubt_of(fit, elsewhere ? &*elsewhere : nullptr);
+  fmt::print("{}", servelab::text(
+                       expected_errors(spec, expected, options.out, fit, doubt, options.data_dir)));
+  fmt::print("wrote {} and {}; .venv/bin/python -m analysis.calibration {} draws the fit\n",
+             options.out, csv_path, csv_path);
 }
 
 }  // namespace servelab

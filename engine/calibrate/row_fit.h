@@ -60,15 +60,18 @@ struct LeftOut {
 };
 
 struct RowFit {
-  TermValues us{};  // >= 0
+  TermValues us{};      // >= 0
+  TermValues shares{};  // of a row's fitted latency, mean
   std::vector<RowTerm> kept;
   std::vector<std::pair<RowTerm, RowTerm>> not_told_apart;  // one that is 0, and one beside it
   std::vector<RowTerm> taken_over;  // that rows cannot tell, and another profile does
   std::size_t rows = 0;
-  std::size_t steps = 0;  // of them
-  double error = 0;       // SMAPE of the latencies that it was fitted to, percent
-  double step_error = 0;  // the same of single steps, and
-  double run_error = 0;   // of whole runs; NaN: none
+  std::size_t steps = 0;              // of them
+  double error = 0;                   // SMAPE of the latencies that it was fitted to, percent
+  double step_error = 0;              // the same of single steps, and
+  double run_error = 0;               // of whole runs; NaN: none
+  std::array<TermValues, 5> folds{};  // fits to all rows but every fifth, from the n-th on
+  double fold_error = 0;              // SMAPE, percent, of the rows that each has not seen
   std::vector<LeftOut> left_out;
   std::size_t scheduling_rows = 0;
   double scheduling_error = 0;                               // SMAPE, percent
@@ -84,6 +87,9 @@ std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
 RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<SchedulingRow>& scheduling,
                 const std::vector<std::string>& keys, const TermValues* elsewhere = nullptr);
 
+// A line per equation, microseconds: measured, fitted, fitted to rows without it, and the terms.
+std::string rows_csv(const std::vector<RowEquation>& equations, const RowFit& fit);
+
 // What the cost model reads; `load_bytes_per_s`: of adapters, beside load_s for each.
 void put_constants(const RowFit& fit, FittedConstants* constants);
 
@@ -91,6 +97,7 @@ struct CalibrateFromOptions {
   std::string rows;  // CSV
   std::string spec;
   std::string terms_from;  // a hardware profile; empty: none
+  std::string expect;      // CSV: runs whose error to expect; empty: the spec's own
   std::string experiments = "experiments";
   std::string data_dir;
   std::string out;  // the profile

@@ -54,6 +54,12 @@ CLI::App* declare_calibrate(CLI::App* app, CalibrateOptions* calibrate,
       ->add_option("--terms-from", from->terms_from,
                    "with --from: a fitted profile, for terms that the rows cannot tell apart")
       ->needs(rows);
+  command
+      ->add_option("--expect", from->expect,
+                   "with --from: CSV whose settings are runs to come, for the error to expect of "
+                   "them; else of the spec's own")
+      ->check(CLI::ExistingFile)
+      ->needs(rows);
   command->add_option("--out", options.out,
                       "the profile; default: results/calibration/<name>.yaml");
   command->add_option("--threads", options.threads, "0: all processors")

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/backend/cost/fitted_cost.h"
+#include "engine/calibrate/expected_error.h"
 #include "engine/calibrate/row_fit.h"
 #include "engine/calibrate/validate.h"
 #include "engine/core/rng.h"
@@ -106,6 +109,17 @@ TEST_F(RowFitting, RecoversTheConstantsAndJudgesRowsLeftOut) {
   EXPECT_LT(fit.error, 0.01);
   ASSERT_EQ(fit.left_out.size(), 1u);
   EXPECT_LT(fit.left_out[0].error, 0.01);
+  EXPECT_LT(fit.fold_error, 0.01);
+  EXPECT_NEAR(std::accumulate(fit.shares.begin(), fit.shares.end(), 0.0), 1, 1e-6);
+
+  // A row that is no such server's shows where the fit has not seen it.
+  rows[7].itl_s *= 3;
+  const RowFit odd = fit_rows(rows, {}, {});
+  const std::string csv = rows_csv(rows, odd);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 61);
+  const TermValues& without = odd.folds[7 % odd.folds.size()];
+  EXPECT_NEAR(without[static_cast<std::size_t>(RowTerm::kToken)], kToken, 0.1);
+  EXPECT_GT(odd.fold_error, 0.5);
 
   // The cost model that reads them gives the same step.
   FittedConstants constants;
@@ -147,6 +161,49 @@ TEST_F(RowFitting, NamesWhatRowsCannotTellApart) {
   EXPECT_NEAR(us(helped, RowTerm::kAdapter), kAdapter, 1);
   EXPECT_NEAR(us(helped, RowTerm::kToken), kToken, 0.1);
   EXPECT_EQ(us(helped, RowTerm::kSlot), kSlot);
+}
+
+TEST_F(RowFitting, DoubtIsWhatUnseenRowsAndTheOtherServerAreOff) {
+  RowFit fit;
+  fit.fold_error = 3;
+  fit.kept = {RowTerm::kStep, RowTerm::kToken};
+  fit.us[static_cast<std::size_t>(RowTerm::kStep)] = 100;
+  fit.us[static_cast<std::size_t>(RowTerm::kToken)] = 10;
+  fit.shares[static_cast<std::size_t>(RowTerm::kStep)] = 0.75;
+  fit.shares[static_cast<std::size_t>(RowTerm::kToken)] = 0.25;
+  TermValues elsewhere = fit.us;
+  elsewhere[static_cast<std::size_t>(RowTerm::kToken)] *= 4;
+  EXPECT_DOUBLE_EQ(doubt_of(fit, &elsewhere).rows, 0.06);
+  EXPECT_EQ(doubt_of(fit, &elsewhere).elsewhere, 0) << "nothing was taken over";
+  fit.taken_over = {RowTerm::kSlot};
+  EXPECT_DOUBLE_EQ(doubt_of(fit, &elsewhere).elsewhere, 1);  // exp(sqrt(1/4) log 4) - 1
+}
+
+// A server that is never full: its latency is off by as much as the terms are.
+TEST_F(RowFitting, ExpectedErrorsAreThoseOfTheTwinWithTheTermsOff) {
+  const test::TemporaryFolder folder;
+  RowFit fit;
+  fit.kept = {RowTerm::kStep};
+  fit.us[static_cast<std::size_t>(RowTerm::kStep)] = 10000;
+  fit.load_s = 1e-3;
+  const Spec spec =
+      load_spec(folder.file("s.yaml",
+                            "title: t\nmodel: llama-3.1-8b\nhardware: h100-64g-vllm-llama-3.1-8b\n"
+                            "lora: {targets: [q, k, v, o, gate, up, down]}\n"
+                            "workload:\n  requests: 20\n  adapters: {count: 2, ranks: [8]}\n"
+                            "  arrivals: {process: poisson, rate: 1}\n"
+                            "  lengths: {source: fixed, prompt: 16, output: 40}\n"
+                            "techniques: [vllm-lora]\n"),
+                SERVELAB_SOURCE_DIR "/experiments");
+  const std::string profile =
+      SERVELAB_SOURCE_DIR "/experiments/base/hardware/h100-64g-vllm-llama-3.1-8b.yaml";
+  Doubt doubt;
+  doubt.rows = 0.1;
+  const ExpectedErrors errors = expected_errors(spec, {}, profile, fit, doubt, "");
+  EXPECT_EQ(errors.runs, 1u);
+  EXPECT_NEAR(errors.itl, 100 * 0.1 / 2.1, 0.2);
+  EXPECT_LT(errors.throughput, 0.5);
+  EXPECT_NEAR(expected_errors(spec, {}, profile, fit, {}, "").itl, 0, 1e-9);
 }
 
 TEST_F(RowFitting, RefusesTooFewRowsAndOneBatch) {
