@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.point import Points
+from analysis.point import Point, Points
 
 PARTS = ("attention", "collective", "dense", "host", "load_wait", "lora", "swap", "switching")
 _PARTS = [f"steps/parts/{part}" for part in PARTS]
@@ -42,9 +42,12 @@ def host_lora_s(results: Points, index: int) -> tuple[float, float]:
 
 
 def load_mean_s(results: Points, index: int) -> float:
+    return mean_load_s(results.point(index))
+
+
+def mean_load_s(point: Point) -> float:
     """Mean time from the decision to load an adapter until it is there, from /events; NaN without
     a load."""
-    point = results.point(index)
     read = point.read_several(["events/code", "events/value"])
     codes = point.codes("events/code") or ["load"]
     loads = read["events/value"][read["events/code"] == codes.index("load")]

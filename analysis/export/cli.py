@@ -3,9 +3,11 @@
   benchmark-report  llm-d's Benchmark Report v0.2 (.json, or YAML where the file ends in .yaml)
   mooncake          the requests as Mooncake's JSON lines, with adapters, ranks, sessions, SLOs
   openmetrics       the series as vLLM's Prometheus metrics, in OpenMetrics text with stamps
+  measured-rows     runs and, with record.steps, steps, as `calibrate --from` and `validate
+                    --measured` take them: one file of all points
 
-A spec of several points makes a file of each: --out is then a folder. Exit codes: 0; 1 when a
-disk fails; 2 for bad input.
+A spec of several points otherwise makes a file of each: --out is then a folder. Exit codes: 0; 1
+when a disk fails; 2 for bad input.
 """
 from __future__ import annotations
 
@@ -40,13 +42,14 @@ FORMATS: dict[str, tuple[str, Callable[[Point, Path], Iterable[str]]]] = {
     "mooncake": (".jsonl", _mooncake),
     "openmetrics": (".om", _openmetrics),
 }
+ROWS = "measured-rows"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = verb.Parser(prog="servelab export", description=__doc__,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
     selection.add_arguments(parser)
-    parser.add_argument("--format", required=True, choices=sorted(FORMATS))
+    parser.add_argument("--format", required=True, choices=sorted([*FORMATS, ROWS]))
     parser.add_argument("--out", type=Path, required=True, metavar="FILE",
                         help="a new file; a folder where there are several points")
     return parser.parse_args(arguments)
@@ -54,6 +57,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def command(options: argparse.Namespace) -> int:
     chosen = selection.choose(options.points, options.results)
+    if options.format == ROWS:
+        from analysis.export import measured_rows
+        _write(options.out, measured_rows.lines([one.point for one in chosen]))
+        print(f"{shown(options.out)}: {len(chosen)} points")
+        return OK
     ending, lines = FORMATS[options.format]
     several = len(chosen) > 1 or options.out.is_dir()
     if several and options.out.exists() and not options.out.is_dir():

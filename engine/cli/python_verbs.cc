@@ -28,7 +28,8 @@ struct Verb {
 constexpr Verb kVerbs[] = {
     {"archive", "pack, verify, unpack, diff and list archives of results (archive --help)"},
     {"compare", "techniques on the same requests: what differs, and beyond noise (compare --help)"},
-    {"export", "a run as Benchmark Report, Mooncake trace or OpenMetrics (export --help)"},
+    {"export",
+     "runs as Benchmark Report, Mooncake trace, OpenMetrics or measured rows (export --help)"},
     {"summary", "metrics as vLLM, GuideLLM, AIPerf or MLPerf define them (summary --help)"},
 };
 

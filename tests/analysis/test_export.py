@@ -5,10 +5,14 @@ import csv
 import gzip
 import json
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
-from servelab_runs import SPEC, needs_servelab, run
+import yaml
+from conftest import ROOT
+from servelab_runs import SERVELAB, SPEC, needs_servelab, run
 
 from analysis.export.cli import main
 from analysis.point import Point
@@ -253,3 +257,44 @@ def test_openmetrics_needs_series(tmp_path, capfd) -> None:
                  "--out", str(tmp_path / "m.om")]) == 2
     assert "record.series: true" in capfd.readouterr().err
     assert not (tmp_path / "m.om").exists()
+
+
+@needs_servelab
+def test_measured_rows_give_back_the_costs_that_they_were_made_with(tmp_path, monkeypatch) -> None:
+    """A twin's steps and runs, as if they were another server's: the fit is that twin's profile."""
+    spec = yaml.safe_load((ROOT / "experiments/base/server/llama-134m-cpu.yaml").read_text())
+    sweep = {"workload.adapters.count": [4, 24], "engine.adapter_slots": [2, 24],
+             "workload.adapters.ranks": [[8], [16, 32]],
+             "workload.popularity.weights": [[1.6, 0.8], [0.2, 0.1]]}
+    results = run(tmp_path, {**spec, "record": {"steps": True}, "sweep": sweep}, "rows")
+    monkeypatch.chdir(tmp_path)
+    assert main(["rows", "--format", "measured-rows", "--out", "rows.csv"]) == 0
+    rows = list(csv.DictReader(Path("rows.csv").open()))
+    runs = [row for row in rows if not row["step.decodes"]]
+    assert len(runs) == len(results.columns["key"]) == 16 < len(rows) / 20
+    assert {row["workload.adapters.ranks"] for row in runs} == {"[8]", "[16 32]"}
+    for index, row in enumerate(runs):
+        summary = results.point(index).summary()
+        assert float(row["measured.itl_s"]) == summary["itl_mean_s"]
+        assert float(row["measured.tokens_per_s"]) == summary["total_tokens_per_s"]
+    done = subprocess.run([SERVELAB, "calibrate", "--from", "rows.csv", "--spec",
+                           ROOT / "experiments/base/server/llama-134m-cpu.yaml", "--experiments",
+                           ROOT / "experiments", "--out", "fitted.yaml"], capture_output=True,
+                          text=True, check=True)
+    # Its knots and kernels are not the terms of rows, so that steps are some percent off.
+    steps, runs_off = (float(number) for number in re.search(
+        r"single steps ([\d.]+) %, 16 whole runs ([\d.]+) %", done.stdout).groups())
+    assert 0 < steps < 4 and 0 < runs_off < 8
+    again = run(tmp_path, {**spec, "hardware": str(tmp_path / "fitted.yaml"), "sweep": sweep},
+                "again")
+    ratios = (again.columns["summary.itl_mean_s"] / results.columns["summary.itl_mean_s"])
+    assert abs(ratios - 1).mean() < 0.08
+
+
+@needs_servelab
+def test_rows_cannot_set_maps(tmp_path, monkeypatch, capsys) -> None:
+    run(tmp_path, {**SPEC, "sweep": {"workload.lengths": [{"source": "sharegpt"}]}}, "maps")
+    monkeypatch.chdir(tmp_path)
+    assert main(["maps", "--format", "measured-rows", "--out", "rows.csv"]) == 2
+    assert "workload.lengths is a map" in capsys.readouterr().err
+    assert not Path("rows.csv").exists()
