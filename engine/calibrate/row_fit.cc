@@ -403,7 +403,8 @@ void put_constants(const RowFit& fit, FittedConstants* constants) {
 void calibrate_from(const CalibrateFromOptions& options) {
   const std::filesystem::path out = options.out;
   if (out.extension() != ".yaml") throw SpecError("--out " + options.out + " must end in .yaml");
-  const MeasuredRows rows = read_measured_rows(options.rows);
+  MeasuredRows rows = read_measured_rows(options.rows);
+  std::erase_if(rows.rows, [](const MeasuredRow& row) { return !row.is_fitted(); });
   const Library library(options.experiments);
   const Spec spec = load_spec(library.find_spec(options.spec), options.experiments);
   const std::vector<std::string> keys = keys_of(rows);
