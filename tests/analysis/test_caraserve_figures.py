@@ -302,14 +302,37 @@ def test_a_cell_that_is_otherwise_does_not_count(tmp_path, label, change):
 def test_the_outside_check_by_load(tmp_path):
     FIGURES["caraserve/a10g"](Spec(tmp_path, "caraserve/a10g"))
     results = Results.load("caraserve/a10g", tmp_path)
-    slow, full = caraserve_a10g.runs(results)
-    assert (slow.regime, full.regime) == ("not saturated", "saturated")
+    slow, full, peft = caraserve_a10g.runs(results)
+    assert (slow.regime, full.regime, peft.regime) == ("not saturated", "saturated", "saturated")
+    assert (slow.part, peft.part) == ("fitted", "ranks")
     assert slow.error("throughput") == 0 and slow.error("TTFT") == pytest.approx(10)
-    rows = caraserve_a10g.rows_of([slow, full])
-    assert [row[0] for row in rows] == ["not saturated", "saturated", "all"]
-    assert rows[2][1:] == ["2", "0.00", "10.0", "10.0", "10.0", ""]
-    full.twin["latency per output token"] *= 1.2
+    rows = caraserve_a10g.rows_of([slow, full, peft])
+    assert [row[0] for row in rows] == ["S-LoRA, not saturated", "S-LoRA, saturated",
+                                        "S-LoRA, all", "PEFT, saturated", "PEFT, all"]
+    assert rows[2][1:] == ["2", "0.0, 0.0", "10.0, 10.0", "10.0, 10.0", ""]
+    full.twin["latency"] *= 1.2
     assert caraserve_a10g.rows_of([full])[0][-1] == "beyond the limits"
+
+
+def test_the_outside_checks_order_of_systems(tmp_path):
+    FIGURES["caraserve/a10g"](Spec(tmp_path, "caraserve/a10g"))
+    slow, full, peft = caraserve_a10g.runs(Results.load("caraserve/a10g", tmp_path))
+    assert "3 of 3 comparisons: three metrics of 1 settings" in caraserve_a10g.order_of(
+        [slow, full, peft])
+    peft.twin["throughput"] = 1e4
+    assert " 2 of 3 " in caraserve_a10g.order_of([full, peft])
+    assert caraserve_a10g.order_of([slow, full]) == ""
+
+
+def test_s_loras_rows_are_of_its_requests():
+    for name, rows, judged in (("slora_a10g", 52, 28), ("peft_a10g", 36, 14)):
+        table = published.table(name)
+        assert len(table) == rows and [row["part"] for row in table].count("judged") == judged
+        settings = {part: {tuple(row[key] for key in row if key.startswith("workload."))
+                           for row in table if row["part"] == part}
+                    for part in ("fitted", "judged")}
+        assert not settings["fitted"] & settings["judged"]
+        assert all((ROOT / row["workload.arrivals.trace"]).is_file() for row in table)
 
 
 def test_the_outside_check_needs_a_setting_that_was_measured(tmp_path):
