@@ -19,6 +19,7 @@ class Peft2023Policy final : public ReplicaPolicy {
     out->kernel = LoraKernel::kSgmv;  // one segment: a plain LoRA product
     builder_.begin(view, out);
     if (view.running().empty()) return begin_batch(view, out);
+    builder_.acquire(adapter_);
     for (const RequestId id : view.running()) add(view, id, out);
     return !out->empty();
   }
@@ -37,8 +38,9 @@ class Peft2023Policy final : public ReplicaPolicy {
     if (is_new_round) last_of_round_ = view.waiting().back();
     if (is_new_round || first_of_group(view, adapter_) == kNoRequest) {
       adapter_ = view.request(oldest).adapter();
-      make_adapter(view, out);
+      drop_adapter(view, out);
     }
+    builder_.acquire(adapter_);
     // The prefill's rows are as long as the longest, and together within the engine's limit.
     batch_.clear();
     longest_ = 0;
@@ -57,15 +59,12 @@ class Peft2023Policy final : public ReplicaPolicy {
     return !out->slices.empty();
   }
 
-  // Also where the adapter is the last group's: get_peft_model knows nothing of that.
-  void make_adapter(const ReplicaView& view, StepPlan* out) {
-    if (adapter_ == kBaseModel) return;
-    if (view.adapters().evictable(adapter_)) {
-      out->evict.push_back(adapter_);
-      out->load.push_back(adapter_);
-    } else {
-      builder_.acquire(adapter_);
-    }
+  // A group's adapter is made anew, also where it is the last group's: get_peft_model knows nothing
+  // of that.
+  void drop_adapter(const ReplicaView& view, StepPlan* out) const {
+    if (adapter_ == kBaseModel || !view.adapters().evictable(adapter_)) return;
+    out->evict.push_back(adapter_);
+    out->load.push_back(adapter_);
   }
 
   // With the padding that stands before its prompt from the prefill on.

@@ -65,7 +65,7 @@ TEST(Peft2023, RoundsOfGroupsOfStaticPaddedBatches) {
                        {12, 1, 20, 3},
                        {13, 0, 7, 1},
                        {14, 1, 6, 1},
-                       {60'000, 0, 9, 1}},
+                       {6'000'000, 0, 9, 1}},
                       2, 512),
             expected);
 }
