@@ -68,7 +68,7 @@ TEST(ValidateTest, ErrorsAreMeansByVariantAndRegime) {
   const std::string table = errors_table(errors);
   EXPECT_THAT(table, HasSubstr("saturated"));
   EXPECT_THAT(table, HasSubstr("unsupported"));
-  EXPECT_THAT(errors_csv(errors), HasSubstr("\"mean\",0,low,1,0,nan,0,0\n"));
+  EXPECT_THAT(errors_csv(errors), HasSubstr("\"mean\",0,low,1,0,nan,0,nan,0\n"));
 }
 
 TEST(ValidateTest, InvalidPointsCountNowhere) {
