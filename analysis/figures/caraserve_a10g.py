@@ -1,5 +1,5 @@
-"""The twin beside what S-LoRA's authors measured on an A10G, of S-LoRA and of Hugging Face PEFT, with
-the same requests: throughput, latency and time to first token, and how far apart they are.
+"""The twin beside what S-LoRA's authors measured on an A10G, of S-LoRA and of Hugging Face PEFT,
+with the same requests: throughput, latency and time to first token, and how far apart they are.
 
 A run is saturated where measured throughput is below 90 % of the rate at which requests came;
 `judged` are those whose workloads profiles fitted to these systems have not seen. Errors are
