@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -360,3 +361,37 @@ def test_s_loras_requests_are_what_the_script_writes():
     done = subprocess.run([sys.executable, str(ROOT / "data/slora_requests.py"), "--check"],
                           check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_s_loras_rows_are_what_the_script_writes(tmp_path):
+    table = Path(os.environ.get("SERVELAB_DATA", "")) / "slora/benchmark_results_a10g.csv"
+    if not table.is_file():
+        pytest.skip("no slora/benchmark_results_a10g.csv under SERVELAB_DATA")
+    done = subprocess.run([sys.executable, str(ROOT / "data/slora_rows.py"), "--table", str(table),
+                           "--slora", str(tmp_path / "slora_a10g.csv"),
+                           "--peft", str(tmp_path / "peft_a10g.csv")],
+                          check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("slora_a10g.csv", "peft_a10g.csv"):
+        assert (tmp_path / name).read_text() == (ROOT / "analysis/published" / name).read_text()
+
+
+def test_fits_to_runs_change_what_they_name(tmp_path):
+    def fit(*terms: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, str(ROOT / "data/fit_runs.py"), "--spec", "s.yaml", "--rows", "r.csv",
+             *terms], check=False, capture_output=True, text=True)
+
+    profile = "hardware/a10g-24g-s-lora.yaml"
+    for term, said in ((f"{profile}:dense_usw", "has no number under such a key"),
+                       (f"{profile}:lora_slot_us", "is 0, which no factor changes"),
+                       ("hardware/none.yaml:dense_us", "there is no ")):
+        done = fit("--term", term)
+        assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1
+    sys.path.insert(0, str(ROOT / "data"))
+    try:
+        term = __import__("fit_runs").Term(f"{profile}:*_adapter_us")
+    finally:
+        sys.path.pop(0)
+    text = "a: 1\n  bgmv_adapter_us: 2  # note\n  bgmv_row_us: 3\n  einsum_adapter_us: 1.5e1\n"
+    assert term.put(text, 2) == text.replace("2  #", "4  #").replace("1.5e1", "30")
