@@ -16,6 +16,7 @@ namespace {
 
 struct SloraParams {
   int admit_every = 10;
+  bool retry = false;
   int max_running = 1000;
   int min_prefill_tokens = 3072;
   bool prefetch = true;
@@ -26,6 +27,9 @@ struct SloraParams {
   void fields(ParamFields& f) {
     f.add("admit_every", &admit_every, "decode steps between admissions; 0: whenever a step ends")
         .range(0, 1e6);
+    f.add("retry", &retry,
+          "an admission that takes nobody is tried again at each step, as in its public code; else "
+          "after admit_every steps");
     f.add("max_running", &max_running, "requests running at once").range(1, 1 << 16);
     f.add("min_prefill_tokens", &min_prefill_tokens,
           "floor of the prefill step's budget, which is a sixth of the pool")
@@ -48,8 +52,10 @@ class SloraPolicy final : public ReplicaPolicy {
   bool plan(const ReplicaView& view, StepPlan* out) override {
     out->kernel = kernel_;
     const bool due = view.running().empty() || decodes_since_admission_ >= params_.admit_every;
-    if (due) decodes_since_admission_ = 0;
-    if (!(due && !view.waiting().empty() && admit(view, out)) && !view.running().empty()) {
+    if (due && !params_.retry) decodes_since_admission_ = 0;
+    if (due && !view.waiting().empty() && admit(view, out)) {
+      decodes_since_admission_ = 0;
+    } else if (!view.running().empty()) {
       decode(view, out);
       ++decodes_since_admission_;
       if (params_.prefetch && !view.waiting().empty()) prefetch(view, out);

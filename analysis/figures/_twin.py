@@ -108,6 +108,6 @@ def diagonal(axes: Axes, drawn: list[float]) -> None:
     axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("")

@@ -3,11 +3,12 @@
 x is empty where a value does not belong to a sweep position; y is in the unit of the metric's name.
 What a paper claims in a sentence is in experiments/claims.yaml instead.
 
-slora_a10g.csv has columns of its own: what S-LoRA measured of itself on an A10G in its synthetic
-benchmarks (numbers out of S-LoRA/S-LoRA@c1ddf48878, Apache-2.0, the file of each in `source`), with
-adapters in its settings S1 (rank 8) and S2 (64 to 8). The runs are the later ones where it has two
-series of a benchmark; the skewed ones, and those without adapters at 2 requests/s, it has in the
-earlier series (backup) only. A setting that several benchmarks share has a row for each.
+slora_a10g.csv and peft_a10g.csv have columns of their own (engine/calibrate/measured_rows.h): what
+S-LoRA's authors measured on an A10G in its synthetic benchmarks, of S-LoRA and of Hugging Face PEFT
+(numbers out of S-LoRA/S-LoRA@c1ddf48878, Apache-2.0, the file below benchmarks/ of each in
+`source`), as data/slora_rows.py writes them. The runs are the later ones where it has two series of
+a benchmark; the skewed ones, and those without adapters at 2 requests/s, it has in the earlier
+series (backup) only. A setting that several benchmarks share has a row for each.
 """
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ const std::vector<std::pair<std::string, double MeasuredStep::*>>& step_columns(
 
 const std::vector<std::string>& outcome_columns() {
   static const std::vector<std::string> columns = {
-      "tokens_per_s",  "itl_s",  "itl_ms",  "ttft_s",       "ttft_ms",
-      "out_of_memory", "load_s", "load_ms", "scheduling_s", "scheduling_ms"};
+      "tokens_per_s", "itl_s",         "itl_ms", "ttft_s",  "ttft_ms",      "latency_s",
+      "latency_ms",   "out_of_memory", "load_s", "load_ms", "scheduling_s", "scheduling_ms"};
   return columns;
 }
 
@@ -45,6 +45,8 @@ template <class Range>
 bool contains(const Range& range, const std::string& value) {
   return std::find(range.begin(), range.end(), value) != range.end();
 }
+
+bool is_text(const std::string& column) { return column == "part" || column == "source"; }
 
 bool is_setting(const std::string& column) {
   const std::vector<std::string>& sections = spec_sections();
@@ -83,7 +85,7 @@ class Rows {
   void check_columns() const {
     bool is_measured = false;
     for (const std::string& column : csv_.columns()) {
-      if (is_setting(column)) continue;
+      if (is_setting(column) || is_text(column)) continue;
       const auto [who, what] = split(column);
       is_measured = is_measured || who == kMeasured;
       if (who == "step") {
@@ -110,7 +112,9 @@ class Rows {
       const std::string text(csv_.text(i));
       if (text.empty()) continue;
       const auto [who, what] = split(column);
-      if (is_setting(column)) {
+      if (is_text(column)) {
+        (column == "part" ? row.part : row.source) = text;
+      } else if (is_setting(column)) {
         row.settings.emplace_back(
             column,
             setting_of(csv_, {path_, csv_.line_number(), static_cast<int>(i) + 1}, column, text));
@@ -137,6 +141,8 @@ class Rows {
       outcome->out_of_memory = value != 0;
     } else if (what.rfind("ttft", 0) == 0) {
       outcome->ttft_s = value;
+    } else if (what.rfind("latency", 0) == 0) {
+      outcome->latency_s = value;
     } else if (what.rfind("scheduling", 0) == 0) {
       row->scheduling_s = value;
     } else {
@@ -156,7 +162,8 @@ class Rows {
 
 bool MeasuredRow::is_run() const {
   return !step && (measured.out_of_memory || !std::isnan(measured.tokens_per_s) ||
-                   !std::isnan(measured.itl_s) || !std::isnan(measured.ttft_s));
+                   !std::isnan(measured.itl_s) || !std::isnan(measured.ttft_s) ||
+                   !std::isnan(measured.latency_s));
 }
 
 MeasuredRows read_measured_rows(const std::string& path) { return {path, Rows(path).read()}; }

@@ -2,13 +2,17 @@
 // each measurement; its columns are
 //   keys of the spec, which the row sets (engine.adapter_slots, workload.adapters.count); a list is
 //     written [1.6 0.8 0.4], an empty cell leaves what the spec says;
-//   measured.tokens_per_s, measured.itl_s, measured.ttft_s (or _ms): of a whole run, prompt and
-//     output tokens of finished requests; measured.out_of_memory: 1 where it did not start;
+//   measured.tokens_per_s, measured.itl_s, measured.ttft_s, measured.latency_s (or _ms): of a whole
+//     run, prompt and output tokens of finished requests, means over tokens and requests;
+//     measured.out_of_memory: 1 where it did not start;
 //     measured.load_s (or _ms): one adapter's load from host memory;
 //   step.decodes, step.prefill_tokens, step.adapters, step.context, step.waiting: rows that have
 //     them are single steps, whose measured.itl_s is the step's time; or, with
 //     measured.scheduling_s (or _ms), the scheduler's part of it;
-//   NAME.tokens_per_s, NAME.itl_s, NAME.ttft_s, NAME.out_of_memory: what somebody else predicts.
+//   NAME.tokens_per_s, NAME.itl_s, NAME.ttft_s, NAME.out_of_memory: what somebody else predicts;
+//   part: a profile is fitted to rows `fitted` and judged by rows `judged`, where a file has this
+//     column; what other rows are for, any other word says;
+//   source: where a row is from; rows are ranked among those of one source.
 #ifndef SERVELAB_CALIBRATE_MEASURED_ROWS_H_
 #define SERVELAB_CALIBRATE_MEASURED_ROWS_H_
 
@@ -32,6 +36,7 @@ struct Outcome {
   double ttft_s = std::numeric_limits<double>::quiet_NaN();
   double busy_share = std::numeric_limits<double>::quiet_NaN();  // time in steps, of the whole run
   bool out_of_memory = false;                                    // it did not start
+  double latency_s = std::numeric_limits<double>::quiet_NaN();
 };
 
 // One step: sums over its requests.
@@ -51,6 +56,10 @@ struct MeasuredRow {
   double scheduling_s = std::numeric_limits<double>::quiet_NaN();  // of a step
   double load_s = std::numeric_limits<double>::quiet_NaN();
   std::map<std::string, Outcome> predicted;  // by who
+  std::string part, source;
+
+  bool is_fitted() const { return part.empty() || part == "fitted"; }
+  bool is_judged() const { return part.empty() || part == "judged"; }
 
   // Whether it tells how a whole run went.
   bool is_run() const;

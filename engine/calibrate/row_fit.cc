@@ -449,7 +449,8 @@ void put_constants(const RowFit& fit, FittedConstants* constants) {
 void calibrate_from(const CalibrateFromOptions& options) {
   const std::filesystem::path out = options.out;
   if (out.extension() != ".yaml") throw SpecError("--out " + options.out + " must end in .yaml");
-  const MeasuredRows rows = read_measured_rows(options.rows);
+  MeasuredRows rows = read_measured_rows(options.rows);
+  std::erase_if(rows.rows, [](const MeasuredRow& row) { return !row.is_fitted(); });
   MeasuredRows expected;
   if (!options.expect.empty()) expected = read_measured_rows(options.expect);
   const Library library(options.experiments);

@@ -33,28 +33,36 @@ struct ValidatedPoint {
   Outcome engine;
   Outcome twin;
   std::string problem;  // why a side is INVALID; such points count nowhere
+  // Of a measured row: what it sets, by key, and where it is from.
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::string source;
 };
 LoadRegime regime_of(const Outcome& engine, double incoming_tokens_per_s);
 
 // 100 |a - b| / (|a| + |b|), in percent; NaN where either is. 0 for two zeros.
 double symmetric_error(double a, double b);
+// 100 |twin / measured - 1|.
+double relative_error(double measured, double twin);
 
 struct ErrorLimits {
   double throughput = 5;  // percent
   double itl = 10;
   double ttft = 20;
+  double latency = 100;  // none
 };
-// "throughput=5,itl=10,ttft=20", any of them. SpecError for anything else.
+// "throughput=5,itl=10,ttft=20,latency=15", any of them. SpecError for anything else.
 ErrorLimits parse_limits(const std::string& text);
 
-// Mean symmetric errors over the points of one twin in one regime.
+// Mean errors over the points of one twin in one regime: symmetric ones, and 100 |twin / engine -
+// 1|.
 struct RegimeErrors {
   std::string variant;
   std::string regime;  // low, high, saturated, all
   bool is_judged = true;
   std::size_t points = 0;
-  double throughput = 0, itl = 0, ttft = 0;
-  bool is_supported = true;  // within the limits
+  double throughput = 0, itl = 0, ttft = 0, latency = 0;
+  double relative_throughput = 0, relative_itl = 0, relative_ttft = 0, relative_latency = 0;
+  bool is_supported = true;  // symmetric errors within the limits; no latency is within any
 };
 // Variants in order of first appearance; regimes without points are left out.
 std::vector<RegimeErrors> regime_errors(const std::vector<ValidatedPoint>& points,
@@ -68,6 +76,19 @@ struct Agreement {
 // Served below 90 % of what came in; and did not start for lack of memory.
 Agreement starved(const std::vector<ValidatedPoint>& points, const std::string& variant);
 Agreement out_of_memory(const std::vector<ValidatedPoint>& points, const std::string& variant);
+
+// Whether the twin orders runs as they were measured: Spearman's coefficient of throughput over
+// rows of one source that differ in nothing but `key`, of which there are at least three values;
+// rows of one value are one, their mean.
+struct RankCorrelation {
+  std::string key, source;
+  std::size_t series = 0, values = 0;  // that it was computed in, and of all of them
+  double mean = 0, least = 0;          // over series
+};
+// Of the twin's points (`ValidatedPoint::settings`), by key and source in order of appearance.
+std::vector<RankCorrelation> rank_correlations(const std::vector<ValidatedPoint>& points);
+// Of two lists of equal length; equal values share their mean rank. NaN where one is constant.
+double spearman(const std::vector<double>& a, const std::vector<double>& b);
 
 std::string errors_table(const std::vector<RegimeErrors>& errors);
 std::string points_table(const std::vector<ValidatedPoint>& points);

@@ -151,7 +151,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
                    "CSV of another server's runs (engine/README.md), instead of running an engine")
       ->check(CLI::ExistingFile);
   c.validate->add_option("--limits", arguments->validate.limits,
-                         "SMAPE in percent; default throughput=5,itl=10,ttft=20");
+                         "SMAPE in percent; default throughput=5,itl=10,ttft=20; none of latency");
   c.validate->add_option("--out", arguments->run.out, "where results go")->capture_default_str();
   c.validate->add_flag("--force", arguments->run.force, "compute points again that are there");
   c.validate->add_flag("-q,--quiet", arguments->run.quiet, "no progress lines");

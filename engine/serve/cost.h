@@ -49,13 +49,16 @@ struct BatchShape {
   std::int64_t adapter_slots = 0;    // that the replica has, filled or not; 0: without slots
 
   // One slice: `n` new positions after `context` earlier ones; `samples` when it ends in logits.
-  void add_slice(std::int64_t n, std::int64_t context, bool samples) {
-    tokens += n;
+  // `padding` as of Slice: more positions of a prefill, more context of a decode.
+  void add_slice(std::int64_t n, std::int64_t context, bool samples, std::int64_t padding = 0) {
     if (samples) ++sampled;
     if (n == 1 && context > 0) {
+      ++tokens;
       ++decode_requests;
-      decode_context += context + 1;
+      decode_context += context + padding + 1;
     } else {
+      n += padding;
+      tokens += n;
       ++prefill_requests;
       prefill_tokens += n;
       prefill_pairs += n * context + n * (n + 1) / 2;
@@ -150,6 +153,9 @@ class CostModel {
     SL_CHECK(false, "this cost model has no LoRA on the host");
     return {};
   }
+
+  // What an engine does once, in a replica's first step.
+  virtual TimeNs first_step() const { return 0; }
 
   // Folding one adapter of this rank into (or out of) the base weights.
   virtual TimeNs merge(int rank) const = 0;

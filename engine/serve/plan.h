@@ -50,11 +50,14 @@ enum class PreemptMode : std::uint8_t {
 };
 
 // The share of one request in one step. `tokens` new positions are computed; a slice that covers
-// all of a request's pending tokens also samples the next one.
+// all of a request's pending tokens also samples the next one. In a batch whose rows are padded to
+// one length, `padding` is what its row is longer by: positions that a prefill computes, and keys
+// that a decode reads, for nothing. Engines here have ragged batches and compute none of it.
 struct Slice {
   RequestId request;
   std::int32_t tokens;
   LoraSite lora = LoraSite::kDevice;
+  std::int32_t padding = 0;
 };
 
 struct Preemption {

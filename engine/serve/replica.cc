@@ -53,6 +53,7 @@ void Replica::plan() {
   SL_CHECK(!r.in_step_, "I2: the request is already in a step");
   SL_CHECK(slice.tokens >= 1 && slice.tokens <= r.pending(),
            "I6: a slice computes between one and all of the pending tokens");
+  SL_CHECK(slice.padding >= 0, "I6: a row is not shorter than its request");
   SL_CHECK(step->exec != Exec::kMerged || r.adapter_ == step->merged,
            "I3: a merged step runs only its adapter's requests");
   if (r.phase_ != Phase::kRunning) enter_running(slice.request, &r);
@@ -63,11 +64,12 @@ void Replica::plan() {
   }
   r.in_step_ = true;
 
-  step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending());
+  step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending(), slice.padding);
   if (r.adapter_ == kBaseModel) return;
   if (slice.lora != LoraSite::kDevice) return add_host_rows(slice, r, step);
   if (adapters_->touch(r.adapter_, step_count_)) use_adapter(r.adapter_, step);
-  step->shape.add_lora_rows(slice.tokens, r.context_, r.rank_);
+  const bool is_decode = slice.tokens == 1 && r.context_ > 0;
+  step->shape.add_lora_rows(slice.tokens + (is_decode ? 0 : slice.padding), r.context_, r.rank_);
 }
 
 void Replica::apply(StepPlan* plan) {

@@ -27,6 +27,7 @@ void Replica::log_plan(const StepPlan& plan) {
   for (const Slice& slice : plan.slices) {
     hash.add(static_cast<std::uint64_t>(slice.lora) << 56 |
              static_cast<std::uint64_t>(slice.tokens) << 32 | index(slice.request));
+    if (slice.padding > 0) hash.add(11ull << 60 | static_cast<std::uint64_t>(slice.padding));
   }
   if (shared_.record->options.decision_text) log_plan_text(plan);
 }
@@ -73,6 +74,7 @@ void Replica::log_plan_text(const StepPlan& plan) {
     std::string text = plain(slice.request);
     if (slice.tokens > 1) text.append("x").append(std::to_string(slice.tokens));
     if (slice.lora == LoraSite::kHost) text.append("h");
+    if (slice.padding > 0) text.append("+").append(std::to_string(slice.padding));
     return text;
   });
   out += '\n';

@@ -18,6 +18,8 @@ struct Columns {
   std::size_t output = 0;
   std::size_t adapter = 0;
   bool has_adapter = false;
+  std::size_t draw = 0;
+  bool has_draw = false;
 };
 
 Columns find_columns(const CsvReader& csv, const std::string& prompt_column) {
@@ -40,6 +42,8 @@ Columns find_columns(const CsvReader& csv, const std::string& prompt_column) {
   columns.output = csv.column("output_tokens");
   columns.has_adapter = csv.has_column("adapter");
   if (columns.has_adapter) columns.adapter = csv.column("adapter");
+  columns.has_draw = csv.has_column("draw");
+  if (columns.has_draw) columns.draw = csv.column("draw");
   return columns;
 }
 
@@ -58,6 +62,10 @@ RequestTrace read_csv(const std::string& path, const std::string& remedy, RowsFo
       const std::int64_t adapter = csv.count(columns.adapter);
       if (adapter >= kMaxTraceAdapters) csv.fail("column 'adapter' is not an index");
       row.adapter = static_cast<std::int32_t>(adapter);
+    }
+    if (columns.has_draw) {
+      row.draw = csv.non_negative(columns.draw);
+      if (row.draw >= 1) csv.fail("column 'draw' is not below 1");
     }
     keep_trace_row(row, use, csv, &trace);
   }

@@ -1,6 +1,6 @@
 // Traces of single requests: arrival time and token counts, some with an adapter. Formats: CSV with
-// t_s or t_ms, input_tokens, output_tokens [, adapter]; BurstGPT's CSV; Mooncake's JSON lines and
-// our superset of them (mooncake_trace.h). Length sets are the same tables without times.
+// t_s or t_ms, input_tokens, output_tokens [, adapter or draw]; BurstGPT's CSV; Mooncake's JSON
+// lines and our superset of them (mooncake_trace.h). Length sets are the same tables without times.
 #ifndef SERVELAB_WORKLOAD_REQUEST_TRACE_H_
 #define SERVELAB_WORKLOAD_REQUEST_TRACE_H_
 
@@ -20,6 +20,7 @@ struct TraceRow {
   std::int32_t prompt_tokens = 0;
   std::int32_t output_tokens = 0;
   std::int32_t adapter = -1;      // -1: the trace does not say
+  double draw = -1;               // in [0, 1): of the adapter, by popularity; -1: the run's own
   std::int32_t base_model = -1;   // -1: the trace does not say
   std::int32_t output_limit = 0;  // the client's max_tokens; 0: the trace does not say
   std::int32_t session = -1;      // -1: none

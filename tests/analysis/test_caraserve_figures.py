@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -302,14 +303,37 @@ def test_a_cell_that_is_otherwise_does_not_count(tmp_path, label, change):
 def test_the_outside_check_by_load(tmp_path):
     FIGURES["caraserve/a10g"](Spec(tmp_path, "caraserve/a10g"))
     results = Results.load("caraserve/a10g", tmp_path)
-    slow, full = caraserve_a10g.runs(results)
-    assert (slow.regime, full.regime) == ("not saturated", "saturated")
+    slow, full, peft = caraserve_a10g.runs(results)
+    assert (slow.regime, full.regime, peft.regime) == ("not saturated", "saturated", "saturated")
+    assert (slow.part, peft.part) == ("fitted", "ranks")
     assert slow.error("throughput") == 0 and slow.error("TTFT") == pytest.approx(10)
-    rows = caraserve_a10g.rows_of([slow, full])
-    assert [row[0] for row in rows] == ["not saturated", "saturated", "all"]
-    assert rows[2][1:] == ["2", "0.00", "10.0", "10.0", "10.0", ""]
-    full.twin["latency per output token"] *= 1.2
+    rows = caraserve_a10g.rows_of([slow, full, peft])
+    assert [row[0] for row in rows] == ["S-LoRA, not saturated", "S-LoRA, saturated",
+                                        "S-LoRA, all", "PEFT, saturated", "PEFT, all"]
+    assert rows[2][1:] == ["2", "0.0, 0.0", "10.0, 10.0", "10.0, 10.0", ""]
+    full.twin["latency"] *= 1.2
     assert caraserve_a10g.rows_of([full])[0][-1] == "beyond the limits"
+
+
+def test_the_outside_checks_order_of_systems(tmp_path):
+    FIGURES["caraserve/a10g"](Spec(tmp_path, "caraserve/a10g"))
+    slow, full, peft = caraserve_a10g.runs(Results.load("caraserve/a10g", tmp_path))
+    assert "3 of 3 comparisons: three metrics of 1 settings" in caraserve_a10g.order_of(
+        [slow, full, peft])
+    peft.twin["throughput"] = 1e4
+    assert " 2 of 3 " in caraserve_a10g.order_of([full, peft])
+    assert caraserve_a10g.order_of([slow, full]) == ""
+
+
+def test_s_loras_rows_are_of_its_requests():
+    for name, rows, judged in (("slora_a10g", 52, 28), ("peft_a10g", 36, 14)):
+        table = published.table(name)
+        assert len(table) == rows and [row["part"] for row in table].count("judged") == judged
+        settings = {part: {tuple(row[key] for key in row if key.startswith("workload."))
+                           for row in table if row["part"] == part}
+                    for part in ("fitted", "judged")}
+        assert not settings["fitted"] & settings["judged"]
+        assert all((ROOT / row["workload.arrivals.trace"]).is_file() for row in table)
 
 
 def test_the_outside_check_needs_a_setting_that_was_measured(tmp_path):
@@ -337,3 +361,37 @@ def test_s_loras_requests_are_what_the_script_writes():
     done = subprocess.run([sys.executable, str(ROOT / "data/slora_requests.py"), "--check"],
                           check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_s_loras_rows_are_what_the_script_writes(tmp_path):
+    table = Path(os.environ.get("SERVELAB_DATA", "")) / "slora/benchmark_results_a10g.csv"
+    if not table.is_file():
+        pytest.skip("no slora/benchmark_results_a10g.csv under SERVELAB_DATA")
+    done = subprocess.run([sys.executable, str(ROOT / "data/slora_rows.py"), "--table", str(table),
+                           "--slora", str(tmp_path / "slora_a10g.csv"),
+                           "--peft", str(tmp_path / "peft_a10g.csv")],
+                          check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("slora_a10g.csv", "peft_a10g.csv"):
+        assert (tmp_path / name).read_text() == (ROOT / "analysis/published" / name).read_text()
+
+
+def test_fits_to_runs_change_what_they_name(tmp_path):
+    def fit(*terms: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, str(ROOT / "data/fit_runs.py"), "--spec", "s.yaml", "--rows", "r.csv",
+             *terms], check=False, capture_output=True, text=True)
+
+    profile = "hardware/a10g-24g-s-lora.yaml"
+    for term, said in ((f"{profile}:dense_usw", "has no number under such a key"),
+                       (f"{profile}:lora_slot_us", "is 0, which no factor changes"),
+                       ("hardware/none.yaml:dense_us", "there is no ")):
+        done = fit("--term", term)
+        assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1
+    sys.path.insert(0, str(ROOT / "data"))
+    try:
+        term = __import__("fit_runs").Term(f"{profile}:*_adapter_us")
+    finally:
+        sys.path.pop(0)
+    text = "a: 1\n  bgmv_adapter_us: 2  # note\n  bgmv_row_us: 3\n  einsum_adapter_us: 1.5e1\n"
+    assert term.put(text, 2) == text.replace("2  #", "4  #").replace("1.5e1", "30")

@@ -192,8 +192,8 @@ INSTANTIATE_TEST_SUITE_P(Techniques, Conformance,
 TEST(TechniqueRegistry, HoldsTheTechniquesOfThisRelease) {
   const auto names = Registry<Technique>::instance().names();
   for (const char* expected :
-       {"caraserve", "dlora", "dlora-artifact", "merged-only", "null", "peft", "punica", "slora",
-        "template", "unmerged-only", "vllm-uniform"}) {
+       {"caraserve", "dlora", "dlora-artifact", "merged-only", "null", "peft", "peft-2023",
+        "punica", "slora", "template", "unmerged-only", "vllm-uniform"}) {
     EXPECT_NE(std::find(names.begin(), names.end(), expected), names.end()) << expected;
   }
 }

@@ -43,8 +43,9 @@ TEST_P(Golden, DecisionLogIsAsReviewed) {
 
 INSTANTIATE_TEST_SUITE_P(Techniques, Golden,
                          ::testing::Values("caraserve", "dlora", "dlora-artifact", "merged-only",
-                                           "null", "peft", "punica", "slora", "template",
-                                           "unmerged-only", "vllm-lora", "vllm-uniform"),
+                                           "null", "peft", "peft-2023", "punica", "slora",
+                                           "template", "unmerged-only", "vllm-lora",
+                                           "vllm-uniform"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -228,6 +228,8 @@ StepCost RooflineCostModel::step(const BatchShape& batch, Exec exec, LoraKernel 
   return cost;
 }
 
+TimeNs RooflineCostModel::first_step() const { return to_ns(hardware_.engine_costs.first_step_us); }
+
 const char* RooflineCostModel::no_host_lora() const {
   return hardware_.host_lora.cores > 0 ? nullptr
                                        : "the hardware profile does not say what LoRA on the host "
@@ -270,7 +272,8 @@ const char* RooflineCostModel::no_load_path(LoadPath path) const {
 }
 
 TimeNs RooflineCostModel::load(LoadPath path, Bytes bytes) const {
-  if (path == LoadPath::kPinned || path == LoadPath::kLayers) return host_to_device(bytes);
+  const TimeNs call = to_ns(hardware_.engine_costs.load_us);
+  if (path == LoadPath::kPinned || path == LoadPath::kLayers) return call + host_to_device(bytes);
   SL_CHECK(no_load_path(path) == nullptr, "asked for a load path that is not described");
   double width = 0;
   for (const LinearShape& shape : lora_layers_) width += shape.in + shape.out;
@@ -280,8 +283,9 @@ TimeNs RooflineCostModel::load(LoadPath path, Bytes bytes) const {
     matrices.push_back(each * shape.in);
     matrices.push_back(each * shape.out);
   }
-  return to_ns(path == LoadPath::kRebuild ? rebuild_us(hardware_, model_.layers, matrices)
-                                          : pageable_load_us(hardware_, model_.layers, matrices));
+  return call + to_ns(path == LoadPath::kRebuild
+                          ? rebuild_us(hardware_, model_.layers, matrices)
+                          : pageable_load_us(hardware_, model_.layers, matrices));
 }
 
 TimeNs RooflineCostModel::merge(int rank) const {

@@ -24,6 +24,7 @@ class RooflineCostModel : public CostModel {
                     const std::vector<std::string>& lora_targets);
 
   StepCost step(const BatchShape& batch, Exec exec, LoraKernel kernel) const override;
+  TimeNs first_step() const override;
   const char* no_host_lora() const override;
   HostLoraCost host_lora(const BatchShape& batch, HostCopy copy) const override;
   TimeNs merge(int rank) const override;

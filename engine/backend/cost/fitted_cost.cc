@@ -77,8 +77,9 @@ LoraWork lora_work(LoraKernel kernel, const BatchShape& batch) {
   return work;
 }
 
-FittedCostModel::FittedCostModel(const FittedConstants& constants)
+FittedCostModel::FittedCostModel(const FittedConstants& constants, const EngineCosts& engine)
     : constants_(constants),
+      engine_(engine),
       dense_(tabulate(constants.token_knots, constants.dense_us)),
       logits_(tabulate(constants.sample_knots, constants.logits_us)) {}
 
@@ -108,6 +109,12 @@ StepCost FittedCostModel::step(const BatchShape& batch, Exec exec, LoraKernel ke
   if (exec == Exec::kUnmerged && batch.lora_tokens > 0) cost.lora = to_ns(lora_us(batch, kernel));
   cost.host = to_ns(c.k0_us + scheduling_us(c.k1_us, c.k2_us, c.k3_us, batch));
   return cost;
+}
+
+TimeNs FittedCostModel::first_step() const { return to_ns(engine_.first_step_us); }
+
+TimeNs FittedCostModel::load(LoadPath /*path*/, Bytes bytes) const {
+  return to_ns(engine_.load_us) + host_to_device(bytes);
 }
 
 TimeNs FittedCostModel::merge(int rank) const {
@@ -194,7 +201,7 @@ class Fitted : public CostModelKind {
                                   int tensor_parallel,
                                   const std::vector<std::string>& lora_targets) const override {
     check_calibrated_for(model, hardware, tensor_parallel, lora_targets);
-    return std::make_unique<FittedCostModel>(hardware.fitted);
+    return std::make_unique<FittedCostModel>(hardware.fitted, hardware.engine_costs);
   }
 };
 

@@ -34,18 +34,21 @@ LoraWork lora_work(LoraKernel kernel, const BatchShape& batch);
 // Immutable after construction.
 class FittedCostModel final : public CostModel {
  public:
-  explicit FittedCostModel(const FittedConstants& constants);
+  explicit FittedCostModel(const FittedConstants& constants, const EngineCosts& engine = {});
 
   StepCost step(const BatchShape& batch, Exec exec, LoraKernel kernel) const override;
   TimeNs merge(int rank) const override;
   TimeNs unmerge(int rank) const override;
-  TimeNs host_to_device(Bytes bytes) const override;  // adapter loads
+  TimeNs first_step() const override;
+  TimeNs host_to_device(Bytes bytes) const override;
+  TimeNs load(LoadPath path, Bytes bytes) const override;
   TimeNs device_to_host(Bytes bytes) const override;
 
  private:
   double lora_us(const BatchShape& batch, LoraKernel kernel) const;
 
   FittedConstants constants_;
+  EngineCosts engine_;
   std::vector<TimeNs> dense_;   // by tokens, from 0
   std::vector<TimeNs> logits_;  // by sampled rows, from 0
 };

@@ -142,6 +142,8 @@ void EngineCosts::fields(ParamFields& f) {
       .range(0, kMaxUs);
   f.add("slot_us", &slot_us, "of a layer, per slot, in steps with any adapter").range(0, kMaxUs);
   f.add("waiting_us", &waiting_us, "of a step, per waiting request").range(0, kMaxUs);
+  f.add("load_us", &load_us, "of an adapter's load, before its bytes").range(0, 60 * kMaxUs);
+  f.add("first_step_us", &first_step_us, "once, in a replica's first step").range(0, 60 * kMaxUs);
 }
 
 ConfigNode HardwareProfile::effective() {

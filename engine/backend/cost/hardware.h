@@ -124,7 +124,8 @@ struct CopyConstants {
 };
 
 // What an engine takes beside its kernels: of its generation, not of the device (`engine.like`).
-// LoRA's are of one layer. None where costs were measured whole (cost_model fitted, placement).
+// Those of steps, LoRA's of one layer, are none where steps were measured whole (cost_model fitted,
+// placement); the last two are of any engine but the placement paper's.
 struct EngineCosts {
   double adapter_us = 0;       // per distinct adapter
   double adapter_rank_us = 0;  // per rank of each
@@ -132,6 +133,8 @@ struct EngineCosts {
   double pair_us = 0;          // per row with an adapter and distinct adapter
   double slot_us = 0;          // per slot, in steps with any adapter
   double waiting_us = 0;       // of a step, per waiting request
+  double load_us = 0;          // of an adapter's load, before its bytes
+  double first_step_us = 0;    // once, in a replica's first step
   double layer_us(const BatchShape& batch) const;
   void fields(ParamFields& f);
 };

@@ -73,6 +73,7 @@ class TwinBackend final : public Backend {
     if (work.unmerge != kBaseModel) timing.switching += cost.unmerge(work.unmerge_rank);
     if (work.merge != kBaseModel) timing.switching += cost.merge(work.merge_rank);
     timing.cost = cost.step(work.shape, work.mode.exec, work.mode.kernel);
+    if (!std::exchange(state.has_begun, true)) timing.cost.host += cost.first_step();
     timing.host_layers = 0;
     timing.swap = 0;
     if (work.swap_in + work.swap_out > 0) {
@@ -102,6 +103,7 @@ class TwinBackend final : public Backend {
     std::vector<const CostModel*> costs;  // by model; null: not served here
     const CostModel* link = nullptr;      // any of them knows it
     TimeNs link_free = 0;
+    bool has_begun = false;  // its first step
     LoadPath load_path = LoadPath::kPinned;
     std::vector<LinkLoad> loading;  // in the order in which they take the link
     LayeredStep layered;

@@ -115,6 +115,36 @@ TEST(FittedCostTest, PrefillsAreChargedApartFromDecodes) {
   EXPECT_EQ(work.prefill_adapter_ranks, 16);
 }
 
+// Padding: positions of a prefill, keys of a decode.
+TEST(FittedCostTest, APaddedRowCostsWhatALongerOneDoes) {
+  BatchShape padded, longer;
+  padded.add_slice(70, 0, true, 30);
+  longer.add_slice(100, 0, true);
+  padded.add_slice(1, 70, true, 30);
+  longer.add_slice(1, 100, true);
+  EXPECT_EQ(padded.tokens, longer.tokens);
+  EXPECT_EQ(padded.sampled, longer.sampled);
+  EXPECT_EQ(padded.prefill_pairs, longer.prefill_pairs);
+  const FittedCostModel model(constants());
+  const auto time = [&](const BatchShape& batch) {
+    return model.step(batch, Exec::kUnmerged, LoraKernel::kSgmv).total();
+  };
+  EXPECT_EQ(time(padded), time(longer));
+}
+
+// What an engine takes for a load and for its start is beside what a profile measured.
+TEST(FittedCostTest, AnEnginesOwnLoadsAndStart) {
+  EngineCosts engine;
+  engine.load_us = 298'000;
+  engine.first_step_us = 2e6;
+  const FittedCostModel plain(constants()), slow(constants(), engine);
+  EXPECT_EQ(plain.first_step(), 0);
+  EXPECT_EQ(slow.first_step(), from_seconds(2));
+  EXPECT_EQ(slow.load(LoadPath::kPinned, 1 << 20) - plain.load(LoadPath::kPinned, 1 << 20),
+            from_seconds(0.298));
+  EXPECT_EQ(slow.device_to_host(1 << 20), plain.device_to_host(1 << 20));
+}
+
 TEST(FittedCostTest, MoreWorkIsNeverCheaper) {
   const FittedCostModel model(constants());
   for (const LoraKernel kernel :

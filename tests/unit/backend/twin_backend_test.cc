@@ -67,6 +67,35 @@ TEST(TwinBackend, CopiesQueueOnTheLink) {
   EXPECT_EQ(swap_times(10, 50'000, 0, 40'000).first, 40'000 + 5'000);
 }
 
+// A replica's first step has what the engine does once; those after it do not.
+TEST(TwinBackend, TheFirstStepIsLonger) {
+  class Starting final : public CostModel {
+   public:
+    StepCost step(const BatchShape&, Exec, LoraKernel) const override { return {.dense = 100}; }
+    TimeNs merge(int) const override { return 0; }
+    TimeNs unmerge(int) const override { return 0; }
+    TimeNs host_to_device(Bytes bytes) const override { return bytes; }
+    TimeNs device_to_host(Bytes bytes) const override { return bytes; }
+    TimeNs first_step() const override { return 5000; }
+  };
+  const Starting cost;
+  VirtualTimeline timeline;
+  const auto backend = make_twin_backend(&timeline, &cost);
+  test::attach_replicas(backend.get(), 2);
+  const auto duration = [&](ReplicaId replica) {
+    StepWork work;
+    work.replica = replica;
+    const TimeNs before = timeline.now();
+    backend->submit(work);
+    Event event;
+    EXPECT_TRUE(timeline.next(&event));
+    return timeline.now() - before;
+  };
+  EXPECT_EQ(duration(ReplicaId{0}), 5100);
+  EXPECT_EQ(duration(ReplicaId{0}), 100);
+  EXPECT_EQ(duration(ReplicaId{1}), 5100);
+}
+
 TEST(TwinBackend, NothingIsAddedWithoutACopy) {
   EXPECT_EQ(swap_times(10, 0, 0, 0), std::pair(TimeNs{0}, TimeNs{0}));
 }

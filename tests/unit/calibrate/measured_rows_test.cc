@@ -244,6 +244,21 @@ TEST_F(RowFitting, SchedulingIsItsOwn) {
   EXPECT_LT(fit.scheduling_error, 0.1);
 }
 
+TEST_F(MeasuredRowsFile, PartsAndSourcesAreWords) {
+  const MeasuredRows rows = read(
+      "measured.tokens_per_s,measured.latency_ms,part,source\n"
+      "1,2500,fitted,runs/a.jsonl\n1,,judged,\n1,,earlier,\n1,,,\n");
+  ASSERT_EQ(rows.rows.size(), 4u);
+  EXPECT_DOUBLE_EQ(rows.rows[0].measured.latency_s, 2.5);
+  EXPECT_EQ(rows.rows[0].source, "runs/a.jsonl");
+  const bool fitted[] = {true, false, false, true}, judged[] = {false, true, false, true};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(rows.rows[i].is_fitted(), fitted[i]) << i;
+    EXPECT_EQ(rows.rows[i].is_judged(), judged[i]) << i;
+  }
+  EXPECT_THAT(error_of("measured.latency\n1\n"), HasSubstr("latency_s"));
+}
+
 TEST(AgreementTest, CountsBothSides) {
   std::vector<ValidatedPoint> points(5);
   const double served[][2] = {{80, 85}, {80, 95}, {95, 80}, {95, 95}, {70, 60}};

@@ -68,7 +68,7 @@ TEST(ValidateTest, ErrorsAreMeansByVariantAndRegime) {
   const std::string table = errors_table(errors);
   EXPECT_THAT(table, HasSubstr("saturated"));
   EXPECT_THAT(table, HasSubstr("unsupported"));
-  EXPECT_THAT(errors_csv(errors), HasSubstr("\"mean\",0,low,1,0,nan,0,0\n"));
+  EXPECT_THAT(errors_csv(errors), HasSubstr("\"mean\",0,low,1,0,nan,0,nan,0\n"));
 }
 
 TEST(ValidateTest, InvalidPointsCountNowhere) {
@@ -87,6 +87,55 @@ TEST(ValidateTest, LimitsAreParsedOrRefused) {
   EXPECT_DOUBLE_EQ(limits.itl, 10);
   EXPECT_THAT(test::error_of([] { parse_limits("itl=x"); }), HasSubstr("'itl=x' is not a name"));
   EXPECT_THAT(test::error_of([] { parse_limits("tfft=3"); }), HasSubstr("did you mean 'ttft'"));
+}
+
+TEST(ValidateTest, ALatencyIsJudgedWhereALimitIsGiven) {
+  Outcome measured = {100, 0.010, 0.1, 0.2}, twin = measured;
+  measured.latency_s = 8;
+  twin.latency_s = 12;
+  const std::vector<ValidatedPoint> points = {point(100, measured, twin)};
+  EXPECT_TRUE(regime_errors(points, ErrorLimits{}).back().is_supported);
+  const RegimeErrors errors = regime_errors(points, parse_limits("latency=15")).back();
+  EXPECT_DOUBLE_EQ(errors.latency, 20);
+  EXPECT_DOUBLE_EQ(errors.relative_latency, 50);
+  EXPECT_FALSE(errors.is_supported);
+  const std::vector<ValidatedPoint> untold = {point(100, {100, 0.010, 0.1, 0.2}, twin)};
+  EXPECT_TRUE(regime_errors(untold, parse_limits("latency=15")).back().is_supported);
+}
+
+TEST(ValidateTest, SpearmanIsOfRanks) {
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3}, {10, 11, 1000}), 1);
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3}, {5, 4, 3}), -1);
+  // 1 - 6 x (1 + 1) / (4 x 15), by the differences of ranks.
+  EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {1, 3, 2, 4}), 0.8);
+  EXPECT_NEAR(spearman({1, 1, 2}, {1, 2, 3}), std::sqrt(3) / 2, 1e-12);  // ranks 0.5, 0.5, 2
+  EXPECT_TRUE(std::isnan(spearman({1, 2, 3}, {7, 7, 7})));
+}
+
+TEST(ValidateTest, RowsAreRankedAmongThoseThatDifferInOneKey) {
+  std::vector<ValidatedPoint> points;
+  const auto add = [&](const char* rate, const char* adapters, double measured, double twin,
+                       const char* source = "a", const char* variant = "twin") {
+    points.push_back(point(100, {measured, 1, 1, 1}, {twin, 1, 1, 1}, variant));
+    points.back().settings = {{"rate", rate}, {"adapters", adapters}};
+    points.back().source = source;
+  };
+  add("1", "8", 10, 11);
+  add("2", "8", 20, 22);
+  add("3", "8", 30, 20);
+  add("3", "8", 30, 26, "a", "twin, rows fitted");  // with the row above: 23
+  add("2", "9", 5, 5);                              // two values of adapters are no series
+  add("4", "8", 1, 99, "b");                        // another source's
+  add("4", "8", 1, 99, "a", "published-twin");
+  const std::vector<RankCorrelation> all = rank_correlations(points);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].key, "rate");
+  EXPECT_EQ(all[0].source, "a");
+  EXPECT_EQ(all[0].series, 1u);
+  EXPECT_EQ(all[0].values, 3u);
+  EXPECT_DOUBLE_EQ(all[0].least, 1);
+  points[2].twin.tokens_per_s = 2;  // 14 in the mean
+  EXPECT_DOUBLE_EQ(rank_correlations(points)[0].least, 0.5);
 }
 
 TEST(ValidateTest, OutcomeComesFromTheSummary) {

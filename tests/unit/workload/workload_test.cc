@@ -12,6 +12,7 @@
 
 #include "engine/workload/embedded_stats.h"
 #include "engine/workload/function_trace.h"
+#include "tests/support/program.h"
 #include "tests/unit/workload/workload_testing.h"
 
 namespace servelab {
@@ -301,6 +302,34 @@ TEST(WorkloadTest, TraceSharesKeepsQuotaAndRate) {
   correlated.insert(correlated.find("rate: 10"), "correlated: true, ");
   EXPECT_EQ(build(correlated).workload.requests.size(), 6000u);
   EXPECT_FALSE(same_requests(build(correlated).workload, built.workload));
+}
+
+// A row's draw stands among the shares of whatever popularity a spec has.
+TEST(WorkloadTest, ATracesDrawsChooseAdaptersByPopularity) {
+  const test::TemporaryFolder folder;
+  const std::string trace =
+      folder.file("mine.csv",
+                  "t_s,input_tokens,output_tokens,draw\n0,10,3,0\n1,10,3,0.49\n2,10,3,0.51\n"
+                  "3,10,3,0.999\n");
+  const auto adapters = [&](const std::string& more) {
+    std::vector<int> found;
+    const std::string yaml =
+        "{lengths: {source: trace}, arrivals: {process: replay, trace: " + trace + "}, " + more +
+        "}";
+    for (const Request& request : build(yaml).workload.requests) {
+      found.push_back(request.adapter == kBaseModel ? -1
+                                                    : static_cast<int>(index(request.adapter)));
+    }
+    return found;
+  };
+  // Shares of the first of four: 1/4, and (1/4)^(1/2) = 1/2 for the exponent 0.5.
+  EXPECT_EQ(adapters("adapters: {count: 4}, popularity: {kind: uniform}"),
+            (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(adapters("adapters: {count: 4}, popularity: {kind: power-law, exponent: 0.5}"),
+            (std::vector<int>{0, 0, 1, 3}));
+  EXPECT_EQ(adapters("adapters: {count: 0}"), (std::vector<int>{-1, -1, -1, -1}));
+  folder.file("mine.csv", "t_s,input_tokens,output_tokens,draw\n0,10,3,1\n");
+  EXPECT_THAT(error_of("{arrivals: {process: replay, trace: " + trace + "}}"), HasSubstr("'draw'"));
 }
 
 TEST(WorkloadTest, TraceRateFollowsTheTrace) {
