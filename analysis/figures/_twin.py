@@ -79,9 +79,10 @@ def incoming_tokens_per_s(results: Results, index: int) -> float:
     return tokens / span if span else float("inf")
 
 
-def regime(results: Results, index: int) -> str:
-    """How loaded the engine was in one of its points."""
-    throughput = results.metric("total_tokens_per_s")[index]
+def regime(results: Results, index: int, throughput: float | None = None) -> str:
+    """How loaded the engine was in one of its points, or at another `throughput` than there."""
+    if throughput is None:
+        throughput = float(results.metric("total_tokens_per_s")[index])
     if throughput < STARVED * incoming_tokens_per_s(results, index):
         return "saturated"
     busy = results.metric("busy_time_s")[index] / results.metric("duration_s")[index]

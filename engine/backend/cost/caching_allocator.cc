@@ -20,8 +20,7 @@ Bytes reserved_in_segments(std::span<const Bytes> tensors) {
   Bytes reserved = 0;
   for (const Bytes tensor : tensors) {
     const Bytes bytes = round_up(tensor, kUnit);
-    const bool is_small = bytes <= kMiB;
-    std::multiset<Bytes>& pieces = is_small ? small : large;
+    std::multiset<Bytes>& pieces = bytes <= kMiB ? small : large;
     const auto fit = pieces.lower_bound(bytes);
     Bytes piece = segment_for(bytes);
     if (fit == pieces.end()) {
@@ -30,8 +29,7 @@ Bytes reserved_in_segments(std::span<const Bytes> tensors) {
       piece = *fit;
       pieces.erase(fit);
     }
-    const Bytes left = piece - bytes;
-    if (is_small ? left >= kUnit : left > kMiB) pieces.insert(left);
+    if (piece > bytes) pieces.insert(piece - bytes);
   }
   return reserved;
 }

@@ -14,7 +14,7 @@ namespace servelab {
 // settings, as its CUDA semantics and c10/cuda/CUDACachingAllocator.cpp have them: sizes in
 // multiples of 512 B; up to 1 MiB from segments of 2 MiB, below 10 MiB from segments of 20 MiB,
 // larger ones from a segment of their own, a multiple of 2 MiB; the smallest piece that fits is
-// taken, and what is left of it stays usable, of a large one if it is more than 1 MiB.
+// taken, and what is left of it is for others up to 1 MiB, or above, as it is itself.
 Bytes reserved_in_segments(std::span<const Bytes> tensors);
 
 }  // namespace servelab
