@@ -116,6 +116,7 @@ def draw(results: Results, out: Path) -> list[Path]:
         axes.legend(fontsize=6, loc="lower right", frameon=False)
         style.panel_label(axes, title)
     panels[0].set_ylabel("input + output tokens/s")
-    style.finish(figure, results, [], note="crosses: the slots leave no room for a request")
+    style.finish(figure, results, [], note="crosses: the slots leave no room for a request"
+                 if results.invalid_count else "")
     return style.save(figure, out, "fig01") + [
         style.write_text(out, "table.txt", "\n".join(lines) + "\n")]

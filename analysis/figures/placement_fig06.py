@@ -71,7 +71,7 @@ def draw(results: Results, out: Path) -> list[Path]:
                 lines.append(f"{'':{len(results.spec_id)}}  {name:8}"
                              f"{_parts.ranks_label(rank)[5:]:>6}{store:>6}{load:9.2f}{whole:11.1f}"
                              f"{heights[-1]:9.2f}")
-            axes.bar(np.arange(len(sizes)) + (number - 0.5) * 0.38, heights, 0.36,
+            axes.bar(np.arange(len(sizes)) + (number - (len(stores) - 1) / 2) * 0.38, heights, 0.36,
                      color=COLORS[store], label={"host": "host memory", "disk": "disk"}[store],
                      hatch="" if store == "host" else "//", edgecolor="white", linewidth=0.4)
         axes.set_xticks(range(len(sizes)), [_parts.ranks_label(rank)[5:] for rank in sizes])

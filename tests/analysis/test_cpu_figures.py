@@ -213,7 +213,7 @@ def test_tab01_against_published_runs(tmp_path: Path) -> None:
             spec.add("vllm-lora", 0, {**row, "workload.popularity.weights": weights,
                                       "workload.lengths": lengths},
                      summary(tokens, 2 * 0.05318, 0.18377), datasets=requests(3200))
-    spec.write(spec="figure: placement/tab01", model="Llama-3.1-8B")
+    spec.write(figure="placement/tab01", model="Llama-3.1-8B")
     results = Results.load("placement/tab01_vllm", tmp_path)
     points = placement_tab01.compared(results)
     assert [(point.lengths, point.regime) for point in points] == [
