@@ -46,8 +46,8 @@ def backends_of(results: Results) -> np.ndarray:
 
 
 def claim_value(results: Results, value: str) -> float:
-    """On the engine, or the twin alone, the least of the sizes. jump: slowdown by the first adapter over the slope
-    from there on; linear: R2 of the slowdown from one adapter on."""
+    """On the engine, or the twin alone, the least of the sizes. jump: slowdown by the first adapter
+    over the slope from there on; linear: R2 of the slowdown from one adapter on."""
     found = []
     engine = max(backends_of(results).tolist(), key=lambda name: LOOKS[name][1])
     for rank in dict.fromkeys(results.columns[results.sweep("ranks")].tolist()):

@@ -203,6 +203,25 @@ def test_work_counts_padding_for_bgmv_only(tmp_path: Path) -> None:
     assert caraserve_fig09.work_of(results, 0, "mbgmv") == 80
 
 
+def test_fig01_shows_the_runs_behind_it(tmp_path: Path) -> None:
+    """Of the engine that the spec is like, at the settings that it has."""
+    spec = Spec(tmp_path, "placement/fig01_vllm")
+    for rank in (8, 16, 48):
+        for count in (64, 128):
+            spec.add("vllm-lora", 0, {"workload.adapters.count": count,
+                                      "workload.adapters.ranks": f"[{rank}]",
+                                      "workload.popularity.weights": "[0.05]",
+                                      "engine.adapter_slots": 0}, summary(10 * count, 0.02, 0.1))
+    for engine, shown in (("vllm-0.5", True), ("vllm-0.8", False)):
+        spec.write(figure="placement/fig01", model="Llama-2-7B",
+                   spec=f"engine: {{like: {engine}}}")
+        table = next(p for p in draw.draw("placement/fig01_vllm", tmp_path)
+                     if p.suffix == ".txt").read_text()
+        assert any(line.split() == ["rank", "8", "64", "1513", "published"]
+                   for line in table.splitlines()) == shown
+        assert "rank 48 " in table
+
+
 def test_tab01_against_published_runs(tmp_path: Path) -> None:
     """Without an engine's points: the setting's row of the published runs, where there is one."""
     row = {"engine.adapter_slots": 128, "engine.slot_rank": 16, "workload.adapters.count": 128,
