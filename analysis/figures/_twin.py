@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
 from analysis import style
 from analysis.results import Results
@@ -79,9 +79,10 @@ def incoming_tokens_per_s(results: Results, index: int) -> float:
     return tokens / span if span else float("inf")
 
 
-def regime(results: Results, index: int) -> str:
-    """How loaded the engine was in one of its points."""
-    throughput = results.metric("total_tokens_per_s")[index]
+def regime(results: Results, index: int, throughput: float | None = None) -> str:
+    """How loaded the engine was in one of its points, or at another `throughput` than there."""
+    if throughput is None:
+        throughput = float(results.metric("total_tokens_per_s")[index])
     if throughput < STARVED * incoming_tokens_per_s(results, index):
         return "saturated"
     busy = results.metric("busy_time_s")[index] / results.metric("duration_s")[index]
@@ -107,7 +108,9 @@ def diagonal(axes: Axes, drawn: list[float]) -> None:
     low, high = shown.min() / 1.15, shown.max() * 1.15
     axes.plot([low, high], [low, high], color=style.GREY, linewidth=0.7, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    wide = high / low > 1e3  # then a label a decade
+    few = (1, 3) if high / low > 30 else (1, 2, 5)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-        axis.set_major_formatter("{x:g}")
+        axis.set_major_locator(LogLocator(subs=(1,) if wide else few))
+        axis.set_major_formatter(LogFormatterSciNotation() if wide else "{x:g}")
         axis.set_minor_formatter("")

@@ -1,6 +1,7 @@
 """Placement paper Fig. 1: throughput over served adapters, for sizes, rates per adapter, and
 settings of A_max. Each curve rises with the load that adapters bring, until memory or A_max holds
-it back. Crosses: the adapters' slots leave no room for a request.
+it back. Crosses: the adapters' slots leave no room for a request. Open marks: the runs behind the
+paper's figure, where the spec is of the engine that they ran.
 """
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis import style
+from analysis import published, style
 from analysis.compute import Missing
 from analysis.figures import _parts, _twin
 from analysis.results import Results
@@ -19,6 +20,9 @@ from analysis.results import Results
 COLORS = [style.BLUE, style.ORANGE, style.VERMILION, style.GREEN]
 MARKERS = ["o", "s", "^", "D"]
 SETTINGS = ("ranks", "weights", "adapter_slots")
+PUBLISHED = {("vllm-0.5", "llama-2-7b")}
+PUBLISHED_COLUMNS = ("workload.adapters.ranks", "workload.popularity.weights",
+                     "engine.adapter_slots")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,20 @@ def claim_value(results: Results, value: str) -> float:
     return packed[0] / packed[1]
 
 
+def published_curves(results: Results) -> dict[tuple, list[tuple[float, float]]]:
+    """Adapters and tokens/s of the paper's own runs of this engine, by rank, rate and A_max."""
+    engine = str(results.spec.get("engine", {}).get("like", ""))
+    model = str(results.attributes.get("model", "")).lower()
+    curves: dict[tuple, list[tuple[float, float]]] = {}
+    if (engine, model) in PUBLISHED:
+        for row in published.table(f"{engine}_{model}"):
+            setting = tuple(tuple(json.loads(row[name])) if "[" in row[name] else int(row[name])
+                            for name in PUBLISHED_COLUMNS)
+            curves.setdefault(setting, []).append((float(row["workload.adapters.count"]),
+                                                   float(row["measured.tokens_per_s"])))
+    return curves
+
+
 def draw(results: Results, out: Path) -> list[Path]:
     columns = results.columns
     settings, usual = settings_of(results)
@@ -95,6 +113,7 @@ def draw(results: Results, out: Path) -> list[Path]:
     labels = [_parts.ranks_label, lambda w: f"{float(json.loads(str(w))[0]):g} requests/s",
               lambda slots: "all adapters" if int(slots) == 0 else f"{int(slots)} slots"]
     figure, panels = plt.subplots(1, 3, figsize=(style.TWO_COLUMNS_IN, 2.5))
+    theirs = published_curves(results)
     lines = [f"{results.spec_id}: {'curve':>18} {'adapters':>9} {'tokens/s':>9}"]
     for number, (axes, title, label) in enumerate(zip(panels, titles, labels)):
         own = [s for s in dict.fromkeys(settings)
@@ -108,14 +127,23 @@ def draw(results: Results, out: Path) -> list[Path]:
             if not valid.all():
                 axes.plot(adapters[at][~valid], np.zeros(np.count_nonzero(~valid)),
                           linestyle="none", marker="x", color=look["color"], clip_on=False)
+            key = (*(tuple(json.loads(str(text))) for text in setting[:2]), int(setting[2]))
+            if key in theirs:
+                axes.plot(*np.array(sorted(theirs[key])).T, linestyle=":", linewidth=0.8,
+                          markerfacecolor="white", markersize=3, **look)
+                lines += [f"{'':{len(results.spec_id)}}  {label(setting[number]):>18} "
+                          f"{count:9g} {value:9.0f} published" for count, value
+                          in sorted(theirs[key])]
             lines += [f"{'':{len(results.spec_id)}}  {label(setting[number]):>18} {adapters[i]:9d} "
                       + (f"{tokens[i]:9.0f}" if ok else "    does not fit")
                       for i, ok in zip(at, valid)]
         axes.set(xlabel="served adapters", xlim=(0, None))
-        axes.set_ylim(0, 1.05 * np.nanmax(tokens))
-        axes.legend(fontsize=6, loc="lower right", frameon=False)
+        axes.set_ylim(0, 1.25 * np.nanmax(tokens))  # room for the legend
+        axes.legend(fontsize=6, loc="best", frameon=False)
         style.panel_label(axes, title)
     panels[0].set_ylabel("input + output tokens/s")
-    style.finish(figure, results, [], note="crosses: the slots leave no room for a request")
+    notes = ["crosses: the slots leave no room for a request"] if results.invalid_count else []
+    notes += ["open, dotted: the paper's own runs"] if theirs else []
+    style.finish(figure, results, [], note="; ".join(notes))
     return style.save(figure, out, "fig01") + [
         style.write_text(out, "table.txt", "\n".join(lines) + "\n")]

@@ -26,11 +26,15 @@ def relative(results: Results, rank: object, backend: str) -> tuple[np.ndarray, 
     typical = []
     for metric in ("output_tokens_per_s", "itl_p50_s"):
         values = results.metric(metric)
-        # without an adapter their size means nothing
+        # without an adapter their size means nothing, unless slots are reserved for it
         typical.append(np.array([np.median(values[here & (counts == count) & (
-            (ranks == rank) | (count == 0))]) for count in x]))
+            (ranks == rank) | ((count == 0) & (not reserves_slots(results))))]) for count in x]))
     tokens, gap = typical
     return x, tokens[x == 0] / tokens, 100 * (gap / gap[x == 0] - 1)
+
+
+def reserves_slots(results: Results) -> bool:
+    return "sweep.engine.slot_rank" in results.columns
 
 
 def backends_of(results: Results) -> np.ndarray:
@@ -42,10 +46,10 @@ def backends_of(results: Results) -> np.ndarray:
 
 
 def claim_value(results: Results, value: str) -> float:
-    """On the engine, the least of the sizes. jump: slowdown by the first adapter over the slope
-    from there on; linear: R2 of the slowdown from one adapter on."""
+    """On the engine, or the twin alone, the least of the sizes. jump: slowdown by the first adapter
+    over the slope from there on; linear: R2 of the slowdown from one adapter on."""
     found = []
-    engine = next(name for name in backends_of(results).tolist() if LOOKS[name][1])
+    engine = max(backends_of(results).tolist(), key=lambda name: LOOKS[name][1])
     for rank in dict.fromkeys(results.columns[results.sweep("ranks")].tolist()):
         x, slow, _ = relative(results, rank, engine)
         x, slow = x[x > 0], slow[x > 0]
@@ -81,6 +85,6 @@ def draw(results: Results, out: Path) -> list[Path]:
     handles += [plt.Line2D([], [], color="black", linestyle=LOOKS[b][0], label=LOOKS[b][2])
                 for b in dict.fromkeys(backends.tolist())]
     batch = results.spec.get("workload", {}).get("requests", "?")
-    style.finish(figure, results, handles, note=f"medians; {batch} requests decode together")
+    style.finish(figure, results, handles, note=f"medians; {batch} requests from the start")
     return style.save(figure, out, "fig05") + [
         style.write_text(out, "table.txt", "\n".join(lines) + "\n")]

@@ -58,11 +58,12 @@ def draw(results: Results, out: Path) -> list[Path]:
     times = times_ms(results)
     lengths = sorted({prompt for _, _, prompt in times})
     sizes = list(dict.fromkeys(rank for _, rank, _ in times))
+    stores = [store for store in COLORS if store in {store for store, _, _ in times}]
     figure, panels = plt.subplots(1, len(lengths), figsize=(style.TWO_COLUMNS_IN, 2.3))
     lines = [f"{results.spec_id}: {'request':8}{'size':>6}{'store':>6}{'load ms':>9}"
              f"{'request ms':>11}{'share %':>9}"]
     for axes, length, name in zip(np.atleast_1d(panels), lengths, NAMES):
-        for number, store in enumerate(("host", "disk")):
+        for number, store in enumerate(stores):
             heights = []
             for rank in sizes:
                 load, whole = times[store, rank, length]
@@ -70,14 +71,15 @@ def draw(results: Results, out: Path) -> list[Path]:
                 lines.append(f"{'':{len(results.spec_id)}}  {name:8}"
                              f"{_parts.ranks_label(rank)[5:]:>6}{store:>6}{load:9.2f}{whole:11.1f}"
                              f"{heights[-1]:9.2f}")
-            axes.bar(np.arange(len(sizes)) + (number - 0.5) * 0.38, heights, 0.36,
+            axes.bar(np.arange(len(sizes)) + (number - (len(stores) - 1) / 2) * 0.38, heights, 0.36,
                      color=COLORS[store], label={"host": "host memory", "disk": "disk"}[store],
                      hatch="" if store == "host" else "//", edgecolor="white", linewidth=0.4)
         axes.set_xticks(range(len(sizes)), [_parts.ranks_label(rank)[5:] for rank in sizes])
         axes.set(xlabel="adapter size (rank)", ylabel="load / request latency (%)")
         style.panel_label(axes, f"{name} ({length} in)")
-    lines.append(f"disk over host: {disk_over_host(times):.0f} % slower "
-                 f"(paper: {published.claim('placement/fig06-disk'):g} %)")
+    if len(stores) > 1:
+        lines.append(f"disk over host: {disk_over_host(times):.0f} % slower "
+                     f"(paper: {published.claim('placement/fig06-disk'):g} %)")
     style.finish(figure, results, np.atleast_1d(panels)[0].get_legend_handles_labels()[0],
                  note="one request at a time, each with a new adapter; medians")
     return style.save(figure, out, "fig06") + [

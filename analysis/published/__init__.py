@@ -9,6 +9,11 @@ S-LoRA's authors measured on an A10G in its synthetic benchmarks, of S-LoRA and 
 `source`), as data/slora_rows.py writes them. The runs are the later ones where it has two series of
 a benchmark; the skewed ones, and those without adapters at 2 requests/s, it has in the earlier
 series (backup) only. A setting that several benchmarks share has a row for each.
+
+vllm*.csv hold what the placement paper's authors measured of vLLM (FerranAgulloLopez/
+GPULLMAdapterOptimization@bae36e2dad, Apache-2.0), with keys of a spec as columns: the runs that
+validate the twin of vLLM 0.8.5, and those of vLLM 0.5.0 behind the paper's Figure 1 (five minutes,
+250 + 231 tokens, A_max 0 for as many slots as adapters).
 """
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ int dispatch(const Commands& c, Arguments& arguments) {
     arguments.generate.experiments = arguments.experiments;
     fmt::print("{}\n", generate_text(arguments.generate));
   } else if (c.show->parsed()) {
-    fmt::print("{}", technique_text(arguments.technique));
+    fmt::print("{}", show_text(arguments.shown, Library(arguments.experiments)));
   } else if (c.spec->parsed()) {
     fmt::print("{}", arguments.schema ? spec_schema_json() : spec_keys_text());
   } else {

@@ -160,11 +160,12 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.check->add_option("SPEC", arguments->specs, "spec files or ids")->required();
   c.check->add_flag("--effective", arguments->effective,
                     "print the spec, with what it extends, as one that extends nothing");
-  c.list = app->add_subcommand("list", "list techniques, policies, models, hardware and specs");
+  c.list =
+      app->add_subcommand("list", "list techniques, policies, engines, models, hardware and specs");
   add_common(c.list, arguments, false);
-  c.show = app->add_subcommand("show", "describe a technique and its parameters");
-  c.show->allow_extras();
-  c.show->add_option("TECHNIQUE", arguments->technique, "its name")->required();
+  c.show = app->add_subcommand("show", "describe a technique or a named engine");
+  add_common(c.show, arguments, false);
+  c.show->add_option("NAME", arguments->shown, "a technique, an engine, or 'engines'")->required();
   c.spec = app->add_subcommand("spec", "list every key of a spec");
   c.spec->allow_extras();
   c.spec->add_flag("--schema", arguments->schema, "as a JSON Schema");

@@ -24,7 +24,7 @@ namespace servelab {
 
 struct Arguments {
   std::vector<std::string> specs;
-  std::string technique;
+  std::string shown;
   std::string experiments = "experiments";
   std::string data;
   RunOptions run;

@@ -11,6 +11,7 @@
 #include "engine/core/params.h"
 #include "engine/core/registry.h"
 #include "engine/model/model_config.h"
+#include "engine/run/engine_file.h"
 #include "engine/serve/backend.h"
 #include "engine/serve/policy.h"
 #include "engine/spec/spec.h"
@@ -53,13 +54,14 @@ std::string field_line(const std::string& name, const ParamField& field) {
                      limits.empty() ? "" : ", " + limits, default_text(field), "", field.help());
 }
 
-std::string names_line(const std::string& title, const std::vector<std::string>& names) {
+std::string comma_list(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& name : names) {
-    if (!text.empty()) text += ", ";
-    text += name;
-  }
-  return title + ":\n  " + (text.empty() ? "(none)" : text) + "\n";
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "(none)" : text;
+}
+
+std::string names_line(const std::string& title, const std::vector<std::string>& names) {
+  return title + ":\n  " + comma_list(names) + "\n";
 }
 
 std::string file_fields(const std::string& title, const ParamFields& fields) {
@@ -69,6 +71,79 @@ std::string file_fields(const std::string& title, const ParamFields& fields) {
 }
 
 std::string in_brackets(const std::string& text) { return text.empty() ? "" : " [" + text + "]"; }
+
+EngineFile engine_named(const std::string& name, const Library& library) {
+  return load_engine_file(library.find("engine", name, {}));
+}
+
+// A value as a spec has it: [q, k, v].
+std::string value_text(const ConfigNode& node) {
+  if (node.is_scalar()) return node.scalar;
+  std::vector<std::string> items;
+  for (const ConfigNode& item : node.items) items.push_back(item.scalar);
+  return "[" + comma_list(items) + "]";
+}
+
+// Of every cost that is not 0.
+std::string costs_text(EngineCosts costs) {
+  std::vector<std::string> terms;
+  for (const auto& [key, value] : effective_params(&costs).members) {
+    if (value.scalar != "0") terms.push_back(key + " " + value.scalar);
+  }
+  return comma_list(terms);
+}
+
+std::string reservation_text(const EngineSettings& engine) {
+  if (engine.slot_rank == 0) return "as its adapters need";
+  std::vector<std::string> parts = engine.slot_targets;
+  if (parts.empty()) parts = {"lora.targets"};
+  if (engine.slot_vocabulary) parts.push_back("vocabulary");
+  return fmt::format("rank {} of {}; counted in {}", engine.slot_rank, comma_list(parts),
+                     engine.allocator);
+}
+
+std::string engines_text(const Library& library) {
+  std::string text = "engines (`engine.like`; servelab show NAME):\n";
+  for (const std::string& name : library.names("engine")) {
+    const EngineFile file = engine_named(name, library);
+    EngineSettings engine;
+    bind_params(file.engine, "engine", &engine);
+    text += fmt::format("  {:<16} {}\n", name, file.summary);
+    const auto line = [&text](const char* title, const std::string& value) {
+      text += fmt::format("  {:<16}   {:<20} {}\n", "", title, value);
+    };
+    line("requests, tokens", fmt::format("{}, {} in one step", engine.limits.max_batch,
+                                         engine.limits.max_batch_tokens));
+    line("a slot", reservation_text(engine));
+    line("beside kernels", costs_text(file.costs));
+    line("source", file.source);
+  }
+  return text;
+}
+
+std::string engine_text(const std::string& name, const Library& library) {
+  EngineFile file = engine_named(name, library);
+  std::string text = fmt::format("{}: {}\nsource: {}\n", name, file.summary, file.source);
+  const auto section = [&text](const std::string& title, const ConfigNode& values,
+                               const ParamFields& fields) {
+    text += "\n" + title + "\n";
+    for (const ParamField& field : fields.all()) {
+      const ConfigNode* value = values.find(field.name());
+      if (value == nullptr || value->scalar == "0") continue;
+      text += fmt::format("  {:<34} {}\n  {:<34} {}\n", field.name(), value_text(*value), "",
+                          field.help());
+    }
+  };
+  const auto fields_of = [](auto settings) {
+    ParamFields fields;
+    settings.fields(fields);
+    return fields;
+  };
+  section("sets of `engine:`", file.engine, fields_of(EngineSettings{}));
+  section("sets of the hardware profile's host costs", file.host, fields_of(HostConstants{}));
+  section("costs beside the kernels'", effective_params(&file.costs), fields_of(EngineCosts{}));
+  return text;
+}
 
 Json type_schema(const ParamField& field) {
   const std::string type = field.type_name();
@@ -162,13 +237,18 @@ std::string list_text(const Library& library) {
   for (const std::string& name : backends.names()) {
     text += fmt::format("  {:<24} {}\n", name, backends.make(name)->summary());
   }
+  text += "engines (`engine.like`; servelab show engines):\n";
+  for (const std::string& name : library.names("engine")) {
+    text += fmt::format("  {:<24} {}\n", name, engine_named(name, library).summary);
+  }
   text += names_line("models", library.names("model"));
   text += names_line("hardware", library.names("hardware"));
-  text += names_line("engines (`engine.like`)", library.names("engine"));
   text += names_line("workloads", library.names("workload"));
   text += names_line("specs", library.spec_ids());
   return text;
 }
+
+namespace {
 
 std::string technique_text(const std::string& name) {
   const auto technique = Registry<Technique>::instance().make(name);
@@ -201,6 +281,19 @@ std::string technique_text(const std::string& name) {
     text += fmt::format("\nsets engine.{} to {}\n", key, value.scalar);
   }
   return text;
+}
+
+}  // namespace
+
+std::string show_text(const std::string& name, const Library& library) {
+  if (name == "engines") return engines_text(library);
+  std::vector<std::string> known = library.names("engine");
+  if (std::find(known.begin(), known.end(), name) != known.end()) return engine_text(name, library);
+  const Registry<Technique>& techniques = Registry<Technique>::instance();
+  if (techniques.has(name)) return technique_text(name);
+  for (const std::string& technique : techniques.names()) known.push_back(technique);
+  known.emplace_back("engines");
+  throw SpecError("unknown technique or engine '" + name + "'; " + suggest(name, known));
 }
 
 std::string spec_keys_text() {

@@ -9,11 +9,12 @@
 
 namespace servelab {
 
-// Techniques with their summaries, cluster policies, models, hardware, workloads, specs.
+// Techniques with their summaries, cluster policies, engines, models, hardware, workloads, specs.
 std::string list_text(const Library& library);
 
-// One technique: summary, paper, capabilities, parameters. Throws SpecError for an unknown name.
-std::string technique_text(const std::string& name);
+// One technique: summary, paper, capabilities, parameters. Or an engine: what it sets and costs;
+// "engines": a table of all. Throws SpecError for an unknown name.
+std::string show_text(const std::string& name, const Library& library);
 
 // Every key of a spec with its type, limits, default and meaning.
 std::string spec_keys_text();

@@ -5,7 +5,9 @@
 #include <set>
 #include <utility>
 
+#include "engine/backend/cost/caching_allocator.h"
 #include "engine/backend/cost/cost_model.h"
+#include "engine/backend/cost/fitted_cost.h"
 #include "engine/run/point.h"
 #include "engine/run/real_run.h"
 #include "engine/serve/backend.h"
@@ -35,6 +37,24 @@ Bytes merge_copy_bytes(const ModelConfig& model, const std::vector<std::string>&
   return bytes;
 }
 
+// What the allocator reserves for weights and slots beyond their bytes, and what the engine's
+// profiling run finds taken by so many slots.
+Bytes bytes_beside_slots(const PointSettings& settings, const ModelMemory& memory, int devices,
+                         const std::vector<std::string>& targets, int slots) {
+  const EngineSettings& engine = settings.engine;
+  Bytes bytes = 0;
+  if (engine.allocator != kAllocators.front()) {
+    bytes =
+        reserved_in_segments(device_tensors(settings.model, devices, memory.slot > 0 ? slots : 0,
+                                            engine.slot_rank, targets, engine.slot_vocabulary)) -
+        memory.weights - slots * memory.slot;
+  }
+  if (!engine.profiled_slots.empty()) {
+    bytes += static_cast<Bytes>(interpolate(engine.profiled_slots, engine.profiled_bytes, slots));
+  }
+  return bytes;
+}
+
 // Its memory on as many devices as the spec says, and on the others that a deployment may choose.
 ServedModel served_model(const PointSettings& settings) {
   ServedModel served;
@@ -56,11 +76,16 @@ ServedModel served_model(const PointSettings& settings) {
         static_cast<Bytes>(settings.engine.bytes_per_logit * static_cast<double>(needs.logits) +
                            settings.engine.other_memory_bytes);
     const EngineSettings& engine = settings.engine;
+    const std::vector<std::string>& targets =
+        engine.slot_targets.empty() ? settings.lora.targets : engine.slot_targets;
     if (engine.slot_rank > 0) {
-      memory.slot = reserved_slot_bytes(
-          settings.model, devices, engine.slot_rank,
-          engine.slot_targets.empty() ? settings.lora.targets : engine.slot_targets,
-          engine.slot_vocabulary);
+      memory.slot = reserved_slot_bytes(settings.model, devices, engine.slot_rank, targets,
+                                        engine.slot_vocabulary);
+    }
+    if (engine.allocator != kAllocators.front() || !engine.profiled_slots.empty()) {
+      memory.beside_slots = [&settings, memory, devices, targets](int slots) {
+        return bytes_beside_slots(settings, memory, devices, targets, slots);
+      };
     }
     if (is_real(settings.backend) && settings.technique->capabilities().merges) {
       memory.activations += merge_copy_bytes(settings.model, settings.lora.targets);

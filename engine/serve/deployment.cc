@@ -180,6 +180,7 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
   const int devices = static_cast<int>(unit.devices.size());
   Bytes largest_turn = 0;
   Bytes reserved = 0;  // of a slot
+  Bytes beside_slots = 0;
   int min_kv_tokens = 0;
   memory.blocks_per_page.resize(models_.size());
   for (const UnitModel& entry : unit.models) {
@@ -194,6 +195,7 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
     }
     memory.activations = std::max(memory.activations, needs.activations);
     reserved = std::max(reserved, needs.slot);
+    if (needs.beside_slots) beside_slots += needs.beside_slots(unit.adapter_slots);
     min_kv_tokens = std::max(min_kv_tokens, models_[index(entry.model)].min_kv_tokens);
   }
   for (const UnitModel& entry : unit.models) {
@@ -201,6 +203,7 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
         static_cast<int>(models_[index(entry.model)].on(devices).kv_per_token *
                          engine_.block_tokens / memory.block_bytes);
   }
+  memory.activations += beside_slots;
   memory.models.slots = unit.model_slots;
   memory.models.slot_bytes = largest_turn;
   memory.adapters.memory = engine_.cached_adapters ? AdapterMemory::kSlots : engine_.adapter_memory;

@@ -5,6 +5,7 @@
 #define SERVELAB_SERVE_DEPLOYMENT_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -28,6 +29,7 @@ struct ModelMemory {
   Bytes activations = 0;  // of the largest step
   Bytes kv_per_token = 0;
   Bytes slot = 0;  // of an adapter slot that is reserved (engine.slot_rank); 0: as adapters need
+  std::function<Bytes(int slots)> beside_slots;  // what so many take in addition; none: nothing
 };
 
 // A model of the run. Its id is its place in the run's table.

@@ -2,6 +2,7 @@
 #ifndef SERVELAB_SERVE_ENGINE_SETTINGS_H_
 #define SERVELAB_SERVE_ENGINE_SETTINGS_H_
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct EngineLimits {
   int max_batch = 256;          // requests in one step
   int max_batch_tokens = 2048;  // new positions in one step
 };
+
+inline constexpr std::array<const char*, 2> kAllocators = {"bytes", "segments"};
 
 struct EngineSettings {
   std::string like;  // a file of base/engine/ whose settings these start from
@@ -30,7 +33,11 @@ struct EngineSettings {
   bool slot_vocabulary = false;
   // Memory that a profiling run finds taken, beside weights and a step's activations.
   double bytes_per_logit = 20;  // of each request that a step may sample for, and vocabulary entry
-  double other_memory_bytes = 0;  // outside of tensors: the driver, libraries, fragments
+  double other_memory_bytes = 0;  // beside what is named here: the driver, libraries, buffers
+  // More of it by slots: bytes at these numbers of slots, which ascend, and linear between them.
+  std::vector<double> profiled_slots;
+  std::vector<double> profiled_bytes;
+  std::string allocator = "bytes";  // one of kAllocators: what weights and slots take
   int max_model_len = 0;  // tokens of one request; 0: the model's own limit, with no minimum of KV
   // Each adapter is served as a model of its own, a copy of the base with the adapter folded in
   // (vllm-uniform); `model_slots` of all models are on the device at once; 0: all, always.

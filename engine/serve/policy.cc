@@ -1,5 +1,8 @@
 #include "engine/serve/policy.h"
 
+#include <algorithm>
+#include <functional>
+
 namespace servelab {
 
 void EngineSettings::fields(ParamFields& f) {
@@ -25,8 +28,18 @@ void EngineSettings::fields(ParamFields& f) {
         "memory for sampling: of each request of max_batch and entry of the vocabulary")
       .range(0, 1024);
   f.add("other_memory_bytes", &other_memory_bytes,
-        "memory beside weights, activations, slots and KV: the driver's, libraries', fragments")
+        "memory beside weights, activations, slots and KV: the driver's, libraries', buffers")
       .range(0, 1e12);
+  f.add("profiled_slots", &profiled_slots,
+        "numbers of slots, ascending, at which profiled_bytes are known")
+      .range(0, 1 << 20);
+  f.add("profiled_bytes", &profiled_bytes,
+        "memory that the profiling run takes in addition, at each of profiled_slots")
+      .range(0, 1e12);
+  f.add("allocator", &allocator,
+        "what weights and reserved slots take: their bytes, or the segments of PyTorch's caching "
+        "allocator that they lie in")
+      .one_of({kAllocators.begin(), kAllocators.end()});
   f.add("max_model_len", &max_model_len,
         "tokens of one request; an engine with room for fewer does not start (0: the model's "
         "limit, and any room)")
@@ -62,6 +75,12 @@ void check_engine(const Technique& technique, const EngineSettings& engine) {
     throw SpecError(
         "engine.adapter_slots is 1, but a technique that merges adapters needs 2: one in the "
         "weights, which is needed to take it out again, and one to come in");
+  }
+  const std::vector<double>& slots = engine.profiled_slots;
+  if (slots.size() != engine.profiled_bytes.size() ||
+      std::adjacent_find(slots.begin(), slots.end(), std::greater_equal<>()) != slots.end()) {
+    throw SpecError(
+        "engine.profiled_slots must ascend, and have as many numbers as engine.profiled_bytes");
   }
 }
 

@@ -99,6 +99,21 @@ def test_fig05_is_of_the_engine(tmp_path):
     assert placement_fig05.claim_value(results, "linear") == pytest.approx(1)
 
 
+def test_fig05_on_the_twin_alone(tmp_path):
+    """Each size has its own slots, and with them its own run without an adapter."""
+    spec = Spec(tmp_path, "placement/fig05_vllm")
+    for rank, base, slope in ((8, 1000, 0.1), (32, 500, 0.05)):
+        for count in (0, 1, 2, 4):
+            slow = 1 + (0.3 + slope * (count - 1) if count else 0)
+            spec.add("vllm-lora", 0, {"workload.adapters.count": count, "engine.slot_rank": rank,
+                                      "workload.adapters.ranks": f"[{rank}]"},
+                     {"output_tokens_per_s": base / slow, "itl_p50_s": 0.02 * slow})
+    spec.write(backend="twin")
+    results = Results.load("placement/fig05_vllm", tmp_path)
+    assert placement_fig05.claim_value(results, "jump") == pytest.approx(0.3 / 0.1)
+    assert placement_fig05.claim_value(results, "linear") == pytest.approx(1)
+
+
 def test_fig06(tmp_path):
     spec = Spec(tmp_path, "placement/fig06")
     for store, times in (("host", 1), ("disk", 1.7)):

@@ -9,7 +9,7 @@ import pytest
 from conftest import Spec
 
 from analysis import draw
-from analysis.figures import _parts, _twin, caraserve_fig09
+from analysis.figures import _parts, _twin, caraserve_fig09, placement_tab01
 from analysis.results import Results
 
 ORIGINAL = '{"source":"lognormal"}'
@@ -201,6 +201,49 @@ def test_work_counts_padding_for_bgmv_only(tmp_path: Path) -> None:
     results = Results.load("a/b", tmp_path)
     assert caraserve_fig09.work_of(results, 0, "bgmv") == 192
     assert caraserve_fig09.work_of(results, 0, "mbgmv") == 80
+
+
+def test_fig01_shows_the_runs_behind_it(tmp_path: Path) -> None:
+    """Of the engine that the spec is like, at the settings that it has."""
+    spec = Spec(tmp_path, "placement/fig01_vllm")
+    for rank in (8, 16, 48):
+        for count in (64, 128):
+            spec.add("vllm-lora", 0, {"workload.adapters.count": count,
+                                      "workload.adapters.ranks": f"[{rank}]",
+                                      "workload.popularity.weights": "[0.05]",
+                                      "engine.adapter_slots": 0}, summary(10 * count, 0.02, 0.1))
+    for engine, shown in (("vllm-0.5", True), ("vllm-0.8", False)):
+        spec.write(figure="placement/fig01", model="Llama-2-7B",
+                   spec=f"engine: {{like: {engine}}}")
+        table = next(p for p in draw.draw("placement/fig01_vllm", tmp_path)
+                     if p.suffix == ".txt").read_text()
+        assert any(line.split() == ["rank", "8", "64", "1513", "published"]
+                   for line in table.splitlines()) == shown
+        assert "rank 48 " in table
+
+
+def test_tab01_against_published_runs(tmp_path: Path) -> None:
+    """Without an engine's points: the setting's row of the published runs, where there is one."""
+    row = {"engine.adapter_slots": 128, "engine.slot_rank": 16, "workload.adapters.count": 128,
+           "workload.adapters.ranks": "[8, 16]"}
+    spec = Spec(tmp_path, "placement/tab01_vllm")
+    for weights in ("[0.1, 0.05, 0.025]", "[9, 9, 9]"):  # measured: 3127.81 tokens/s, 53.18 ms
+        for lengths, tokens in (('{"source":"sharegpt"}', 3127.81), ('{"source":"fixed"}', 1000)):
+            spec.add("vllm-lora", 0, {**row, "workload.popularity.weights": weights,
+                                      "workload.lengths": lengths},
+                     summary(tokens, 2 * 0.05318, 0.18377), datasets=requests(3200))
+    spec.write(figure="placement/tab01", model="Llama-3.1-8B")
+    results = Results.load("placement/tab01_vllm", tmp_path)
+    points = placement_tab01.compared(results)
+    assert [(point.lengths, point.regime) for point in points] == [
+        ("original", "low"), ("mean", "low")]
+    assert placement_tab01.claim_value(results, "ITL") == pytest.approx(100 / 3)
+    assert placement_tab01.claim_value(results, "TTFT") == pytest.approx(0)
+    assert placement_tab01.claim_value(results, "throughput") == pytest.approx(
+        100 * 2127.81 / 4127.81)
+    table = next(path for path in draw.draw("placement/tab01_vllm", tmp_path)
+                 if path.suffix == ".txt").read_text()
+    assert "51.55" in table
 
 
 def test_rank_labels() -> None:

@@ -237,9 +237,11 @@ def test_an_older_or_absent_picture_is_drawn(results_root):
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
 def test_a_figure_whose_code_does_not_fit_the_results(results_root, capsys):
     spec = Spec(results_root, "placement/fig06")
-    spec.add("vllm-lora", 0, {"runtime.adapter_store": "host", "workload.adapters.ranks": "[8]",
-                              "workload.lengths.prompt": 8}, {"tpot_mean_s": 0.1},
-             datasets={"events/value": [0.1], "events/code": [0], "requests/output_tokens": [5]})
+    for rank, prompt in (("[8]", 8), ("[32]", 16)):  # and neither with the other's
+        spec.add("vllm-lora", 0, {"runtime.adapter_store": "host", "workload.adapters.ranks": rank,
+                                  "workload.lengths.prompt": prompt}, {"tpot_mean_s": 0.1},
+                 datasets={"events/value": [0.1], "events/code": [0],
+                           "requests/output_tokens": [5]})
     spec.write()
     html, _ = run(results_root, "placement")
     assert "not drawn: KeyError" in Page(html).ids["figure-placement-fig06"]

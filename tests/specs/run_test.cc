@@ -360,6 +360,7 @@ TEST_F(SpecRun, BadInputIsOneLineAndCode2) {
       {{"run", "smoke/dlora", "--data", "/nonexistent"}, "the data folder does not exist"},
       {{"show", "slroa"}, "did you mean 'slora'?"},
       {{"show", "slora", "dlora"}, "unexpected 'dlora'"},
+      {{"show", "vllm-08"}, "did you mean 'vllm-0.8'?"},
       {{"check", "experiments"}, "is a folder"},
       {{"check", "--effective", "smoke/dlora", "smoke/slora"}, "--effective is of one spec"},
       {{"check", folder_.file("v.yaml", "extends: shrt\ntitle: t\n")}, "v.yaml:1:1: no spec"},
@@ -381,6 +382,14 @@ TEST_F(SpecRun, ListingsSayWhatThereIs) {
   EXPECT_THAT(run_program({"list"}).out, AllOf(HasSubstr("\n  cpu "), HasSubstr("\n  cuda "),
                                                HasSubstr("\n  null "), HasSubstr("\n  twin ")));
   EXPECT_THAT(run_program({"show", "null"}).out, HasSubstr("a measuring tool"));
+  EXPECT_THAT(run_program({"list"}).out, HasSubstr("vLLM 0.8.5, V1 engine"));
+  EXPECT_THAT(run_program({"show", "engines"}).out,
+              AllOf(HasSubstr("vllm-0.5"), HasSubstr("2048, 2048 in one step"),
+                    HasSubstr("rank 16 of q, k, v, o, gate, up, down, vocabulary"),
+                    HasSubstr("adapter_us 10.4, token_us 1.5"), HasSubstr("GPULLMAdapter")));
+  EXPECT_THAT(run_program({"show", "vllm-0.8"}).out,
+              AllOf(HasSubstr("slot_targets"), HasSubstr("sequence_us"), HasSubstr("waiting_us"),
+                    Not(HasSubstr("pair_us"))));
   const std::string shown = run_program({"show", "dlora"}).out;
   EXPECT_THAT(shown, HasSubstr("gamma_mul"));
   EXPECT_THAT(shown, HasSubstr("capabilities"));

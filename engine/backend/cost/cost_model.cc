@@ -1,6 +1,7 @@
 #include "engine/backend/cost/cost_model.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "engine/backend/cost/make_cost_model.h"
 #include "engine/core/check.h"
@@ -12,6 +13,11 @@ constexpr double kNsPerUs = 1e3;
 constexpr std::int64_t kTableTokens = 1 << 16;  // larger steps are computed anew each time
 constexpr int kAllReducesPerLayer = 2;          // after o and after down
 constexpr std::int64_t kLogitBytes = 4;         // logits are sampled in fp32
+constexpr Bytes kAddedTokens = 256;             // vLLM's lora_extra_vocab_size
+
+// Targets whose weights are one matrix.
+const std::vector<std::vector<std::string>> kFusedTargets = {
+    {"q", "k", "v"}, {"o"}, {"gate", "up"}, {"down"}};
 
 TimeNs to_ns(double us) { return static_cast<TimeNs>(us * kNsPerUs + 0.5); }
 
@@ -81,8 +87,7 @@ LoraShape lora_shape(const std::vector<std::string>& targets,
 std::vector<HostVisit> host_visits(const ModelConfig& model, int tensor_parallel,
                                    const std::vector<std::string>& targets) {
   std::vector<HostVisit> visits;
-  for (const std::vector<std::string>& fused :
-       {std::vector<std::string>{"q", "k", "v"}, {"o"}, {"gate", "up"}, {"down"}}) {
+  for (const std::vector<std::string>& fused : kFusedTargets) {
     HostVisit visit;
     for (const std::string& target : fused) {
       const LinearShape shape = shard_shape(model, target, tensor_parallel);
@@ -336,11 +341,54 @@ Bytes adapter_bytes_per_device(const ModelConfig& model, int tensor_parallel, in
 
 Bytes reserved_slot_bytes(const ModelConfig& model, int tensor_parallel, int rank,
                           const std::vector<std::string>& targets, bool vocabulary) {
-  constexpr Bytes kAddedTokens = 256;
   const Bytes layers = adapter_bytes_per_device(model, tensor_parallel, rank, targets);
   if (!vocabulary) return layers;
   const Bytes wide = 2 * (Bytes{model.vocab} + kAddedTokens + model.hidden);
   return layers + (wide * rank + 3 * kAddedTokens * model.hidden) * model.bytes_per_weight;
+}
+
+std::vector<Bytes> device_tensors(const ModelConfig& model, int tensor_parallel, int slots,
+                                  int rank, const std::vector<std::string>& targets,
+                                  bool vocabulary) {
+  const Bytes hidden = model.hidden;
+  const Bytes added = vocabulary ? kAddedTokens : 0;
+  const Bytes head_rows = model.vocab + added;
+  const auto split_rows = [&](Bytes rows) { return divide_up(rows, tensor_parallel); };
+  std::vector<Bytes> tensors = {split_rows(model.vocab + added * slots) * hidden};
+  for (int layer = 0; layer < model.layers; ++layer) {
+    for (const auto& fused : kFusedTargets) {
+      Bytes weights = 0, outputs = 0;
+      for (const LinearShape& shape : shards(model, tensor_parallel, fused)) {
+        weights += Bytes{shape.out} * shape.in;
+        outputs += shape.out;
+      }
+      tensors.push_back(weights);
+      if (model.qkv_bias && fused.front() == "q") tensors.push_back(outputs);
+    }
+    tensors.insert(tensors.end(), 2, hidden);
+  }
+  tensors.push_back(hidden);
+  if (!model.tied_embeddings) tensors.push_back(split_rows(head_rows) * hidden);
+  const Bytes wide = Bytes{slots} * rank;
+  if (vocabulary) {
+    tensors.insert(tensors.end(), {slots * added * hidden, wide * head_rows, wide * hidden});
+  }
+  for (int layer = 0; layer < model.layers && wide > 0; ++layer) {
+    for (const auto& fused : kFusedTargets) {
+      std::vector<std::string> adapted;
+      std::copy_if(fused.begin(), fused.end(), std::back_inserter(adapted), [&](const auto& name) {
+        return std::find(targets.begin(), targets.end(), name) != targets.end();
+      });
+      const std::vector<LinearShape> shapes = shards(model, tensor_parallel, adapted);
+      for (const LinearShape& shape : shapes) tensors.push_back(wide * shape.in);
+      for (const LinearShape& shape : shapes) tensors.push_back(wide * shape.out);
+    }
+  }
+  if (vocabulary) {
+    tensors.insert(tensors.end(), {wide * hidden, wide * head_rows, slots * added * hidden});
+  }
+  for (Bytes& tensor : tensors) tensor *= model.bytes_per_weight;
+  return tensors;
 }
 
 namespace {

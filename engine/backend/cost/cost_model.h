@@ -85,6 +85,13 @@ Bytes adapter_bytes_per_device(const ModelConfig& model, int tensor_parallel, in
 Bytes reserved_slot_bytes(const ModelConfig& model, int tensor_parallel, int rank,
                           const std::vector<std::string>& targets, bool vocabulary);
 
+// The bytes of every weight and of `slots` such slots on one device, one for each tensor that vLLM
+// makes of them, in its order. They add up to the weights, the slots and, with `vocabulary`, the LM
+// head's rows for added tokens.
+std::vector<Bytes> device_tensors(const ModelConfig& model, int tensor_parallel, int slots,
+                                  int rank, const std::vector<std::string>& targets,
+                                  bool vocabulary);
+
 }  // namespace servelab
 
 #endif  // SERVELAB_BACKEND_COST_COST_MODEL_H_

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <span>
+#include <vector>
 
 #include "engine/run/point.h"
 #include "engine/run/spec_check.h"
@@ -43,10 +45,11 @@ class EngineLike : public ::testing::Test {
     }
   }
   // 0: it does not start.
-  std::int64_t kv_tokens(const std::string& model, int slots, int rank, const std::string& more) {
-    const PointSettings settings = point(
-        "model: " + model + "\nengine: {like: vllm-0.8, adapter_slots: " + std::to_string(slots) +
-        ", slot_rank: " + std::to_string(rank) + more + "}\n");
+  std::int64_t kv_tokens(const std::string& engine, const std::string& model, int slots, int rank,
+                         const std::string& more = "") {
+    const PointSettings settings = point("model: " + model + "\nengine: {like: " + engine +
+                                         ", adapter_slots: " + std::to_string(slots) +
+                                         ", slot_rank: " + std::to_string(rank) + more + "}\n");
     const RunRecord record =
         run_point(settings, build_point_workload(settings, "").workload).record;
     if (record.invalid_reasons.empty()) return record.replicas.at(0).kv_blocks_total * 16;
@@ -97,6 +100,14 @@ TEST_F(EngineLike, RefusesWhatItCannotBe) {
               AllOf(HasSubstr("mine.yaml:4:"), HasSubstr("adapter_us")));
 }
 
+TEST_F(EngineLike, RefusesProfiledBytesWithoutTheirSlots) {
+  for (const char* lists : {"profiled_slots: [8, 4], profiled_bytes: [1, 2]",
+                            "profiled_slots: [4], profiled_bytes: [1, 2]"}) {
+    EXPECT_THAT(error_of("model: llama-3.1-8b\nengine: {" + std::string(lists) + "}\n"),
+                AllOf(HasSubstr("engine.profiled_slots"), HasSubstr("ascend")));
+  }
+}
+
 TEST_F(EngineLike, RefusesAdaptersWiderThanSlots) {
   EXPECT_THAT(error_of("model: llama-3.1-8b\nengine: {like: vllm-0.8, slot_rank: 4}\n"),
               AllOf(HasSubstr("rank 8"), HasSubstr("for rank 4"), HasSubstr("raise")));
@@ -127,36 +138,94 @@ constexpr KvTokens kMeasured[] = {
     {384, {154240, 0, 0, 430432, 165664, 0}},
 };
 
-TEST_F(EngineLike, KvTokensAreVllms) {
-  double sum = 0, most = 0;
-  int fits = 0, beyond = 0, wrong = 0;
+// How far KV tokens are from those that an engine's logs have; 0 of either: it did not start.
+class KvErrors {
+ public:
+  void add(const std::string& what, std::int64_t measured, std::int64_t computed) {
+    if ((measured == 0) != (computed == 0)) wrong_.push_back(what);
+    refused_ += measured == 0 && computed == 0 ? 1 : 0;
+    if (measured == 0 || computed == 0) return;
+    const double error =
+        std::abs(static_cast<double>(computed) / static_cast<double>(measured) - 1);
+    sum_ += error;
+    ++fits_;
+    if (error <= most_) return;
+    most_ = error;
+    worst_ = what;
+  }
+  void expect(int fits, int refused) const {
+    std::printf("%d settings that fit: mean error %.2f %%, largest %.2f %% (%s); %d refused\n",
+                fits_, 100 * sum_ / fits_, 100 * most_, worst_.c_str(), refused_);
+    EXPECT_EQ(fits_, fits);
+    EXPECT_EQ(refused_, refused);
+    EXPECT_THAT(wrong_, ::testing::IsEmpty()) << "settings that fit on one side only";
+    EXPECT_LT(most_, 0.01);
+  }
+
+ private:
+  std::vector<std::string> wrong_;
+  std::string worst_;
+  double sum_ = 0, most_ = 0;
+  int fits_ = 0, refused_ = 0;
+};
+
+std::string setting(const std::string& model, int slots, int rank) {
+  return model + ", " + std::to_string(slots) + " slots of rank " + std::to_string(rank);
+}
+
+TEST_F(EngineLike, KvTokensAreVllm08s) {
+  KvErrors errors;
   for (const KvTokens& row : kMeasured) {
     for (int i = 0; i < 6; ++i) {
-      const bool llama = i < 3;
-      const std::int64_t tokens =
-          kv_tokens(llama ? "llama-3.1-8b" : "qwen2.5-7b", row.slots, 8 << (i % 3),
-                    llama ? "" : ", slot_vocabulary: false, max_model_len: 32768");
-      if ((tokens == 0) != (row.tokens[i] == 0)) ++wrong;
-      if (tokens == 0 || row.tokens[i] == 0) continue;
-      const double error =
-          std::abs(static_cast<double>(tokens) / static_cast<double>(row.tokens[i]) - 1);
-      if (error > 0.03) {
-        ++beyond;
-        std::printf("%s, %d slots of rank %d: %lld tokens measured, %lld computed\n",
-                    llama ? "Llama" : "Qwen", row.slots, 8 << (i % 3),
-                    static_cast<long long>(row.tokens[i]), static_cast<long long>(tokens));
-      }
-      sum += error;
-      most = std::max(most, error);
-      ++fits;
+      const char* model = i < 3 ? "llama-3.1-8b" : "qwen2.5-7b";
+      const int rank = 8 << (i % 3);
+      errors.add(setting(model, row.slots, rank), row.tokens[i],
+                 kv_tokens("vllm-0.8", model, row.slots, rank,
+                           i < 3 ? "" : ", slot_vocabulary: false, max_model_len: 32768"));
     }
   }
-  std::printf("%d settings that fit: mean error %.2f %%, largest %.2f %%, %d beyond 3 %%\n", fits,
-              100 * sum / fits, 100 * most, beyond);
-  EXPECT_EQ(fits, 65);
-  EXPECT_EQ(wrong, 0) << "settings that fit on one side only";
-  EXPECT_LT(sum / fits, 0.01);
-  EXPECT_LE(beyond, 1);  // whose allocator left 0.3 GiB in fragments
+  errors.expect(65, 19);
+}
+
+// KV blocks of 16 tokens that vLLM 0.5.0 found room for on an H100 64 GB, by its own logs (as
+// above, memory_overhead); 0: no block, or out of memory. It ends in an error below 4,096 tokens.
+struct KvBlocks {
+  int slots, rank, blocks;
+};
+constexpr KvBlocks kMeasured7b[] = {
+    {1, 8, 5146},    {1, 16, 5141},   {1, 32, 5131},   {32, 16, 4799},  {32, 32, 4407},
+    {64, 16, 4367},  {64, 32, 3821},  {128, 8, 4302},  {128, 16, 3757}, {128, 32, 2514},
+    {144, 32, 2165}, {160, 32, 1840}, {176, 32, 1491}, {192, 32, 1166}, {208, 32, 841},
+    {216, 32, 667},  {224, 32, 492},  {232, 32, 342},  {236, 32, 198},  {240, 32, 167},
+    {244, 32, 48},   {248, 32, 0},    {256, 8, 3597},  {256, 16, 2354}, {256, 32, 0},
+    {384, 8, 2803},  {384, 16, 926},  {384, 32, 0},    {400, 16, 742},  {416, 16, 581},
+    {432, 16, 397},  {436, 16, 278},  {440, 16, 272},  {444, 16, 242},  {448, 16, 212},
+    {464, 16, 52},   {480, 16, 0},    {496, 16, 0},    {512, 8, 2160},  {512, 16, 0},
+    {640, 8, 1492},  {640, 16, 0},    {768, 8, 698},   {784, 8, 564},   {800, 8, 494},
+    {816, 8, 359},   {832, 8, 313},   {836, 8, 195},   {840, 8, 190},   {844, 8, 184},
+    {848, 8, 155},   {864, 8, 109},   {880, 8, 0},     {896, 8, 0},
+};
+constexpr KvBlocks kMeasured13b[] = {
+    {1, 8, 2322},   {1, 16, 2317},  {1, 32, 2307},  {32, 16, 1991}, {32, 32, 1677}, {64, 16, 1647},
+    {64, 32, 1034}, {80, 32, 670},  {96, 32, 377},  {112, 32, 0},   {128, 8, 1598}, {128, 16, 985},
+    {128, 32, 0},   {144, 16, 750}, {160, 16, 604}, {176, 16, 439}, {192, 16, 294}, {208, 16, 77},
+    {224, 16, 0},   {240, 16, 0},   {256, 8, 867},  {256, 16, 0},   {256, 32, 0},   {272, 8, 742},
+    {288, 8, 617},  {304, 8, 563},  {320, 8, 457},  {336, 8, 332},  {352, 8, 277},  {368, 8, 171},
+    {384, 8, 117},  {384, 16, 0},   {512, 8, 0},    {512, 16, 0},   {640, 8, 0},    {768, 8, 0},
+};
+
+TEST_F(EngineLike, KvTokensAreVllm05s) {
+  KvErrors errors;
+  const auto add = [&](const char* model, std::span<const KvBlocks> rows) {
+    for (const KvBlocks& row : rows) {
+      const std::int64_t tokens = 16 * row.blocks;
+      errors.add(setting(model, row.slots, row.rank), tokens < 4096 ? 0 : tokens,
+                 kv_tokens("vllm-0.5", model, row.slots, row.rank));
+    }
+  };
+  add("llama-2-7b", kMeasured7b);
+  add("llama-2-13b", kMeasured13b);
+  errors.expect(56, 34);
 }
 
 }  // namespace
