@@ -49,6 +49,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
                                            : static_cast<std::int64_t>(workload.adapters.size());
   layout.pool_bytes = memory.kv_blocks * memory.block_bytes;
   layout.load_path = engine.path();
+  layout.model_load_path = engine.model_load_path;
   shared.backend->attach(id, layout);
 
   view_.id_ = id;

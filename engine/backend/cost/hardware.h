@@ -130,7 +130,8 @@ struct EngineCosts {
   double pair_us = 0;          // per row with an adapter and distinct adapter
   double slot_us = 0;          // per slot, in steps with any adapter
   double waiting_us = 0;       // of a step, per waiting request
-  double layer_us(const BatchShape& batch) const;
+  double einsum_us = 0;        // LoraKernel::kEinsum: its calls, whatever they compute
+  double layer_us(const BatchShape& batch, LoraKernel kernel) const;
   void fields(ParamFields& f);
 };
 
