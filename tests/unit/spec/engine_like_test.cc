@@ -93,7 +93,7 @@ TEST_F(EngineLike, CostsAddUp) {
 // What dLoRA's scheduler assumes of its engine (vllm/core/scheduler.py): 15 ms for a merged
 // iteration of 7B on an A800, 27 ms for an unmerged one; here of 16 requests with 256 positions.
 TEST_F(EngineLike, DloraArtifactsStepsAreItsSchedulers) {
-  PointSettings settings = point("model: llama-2-7b\nengine: {like: dlora-artifact}\n");
+  PointSettings settings = point("model: llama-2-7b\nengine: {like: dlora-artifact-assumed}\n");
   const EngineCosts costs = settings.hardware.engine_costs;
   const HostConstants host = settings.hardware.host;
   settings.hardware =
@@ -113,6 +113,10 @@ TEST_F(EngineLike, DloraArtifactsStepsAreItsSchedulers) {
   const StepCost mixed = cost->step(batch, Exec::kUnmerged, LoraKernel::kEinsum);
   EXPECT_NEAR(to_seconds(merged.total()), 0.015, 0.0001);
   EXPECT_NEAR(to_seconds(mixed.total()), 0.027, 0.0001);
+  // Beside them, two calls through Ray.
+  const PointSettings whole = point("model: llama-2-7b\nengine: {like: dlora-artifact}\n");
+  EXPECT_DOUBLE_EQ(whole.hardware.host.step_us - host.step_us, 2 * 6350);
+  EXPECT_DOUBLE_EQ(whole.hardware.engine_costs.einsum_us, costs.einsum_us);
   const StepCost other = cost->step(batch, Exec::kUnmerged, LoraKernel::kBgmv);
   EXPECT_LT(to_seconds(other.total()), 0.021) << "only einsum is as slow";
 }
