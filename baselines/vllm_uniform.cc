@@ -66,11 +66,16 @@ class VllmUniformTechnique final : public Technique {
           "how models are swapped: from pinned memory, or to pageable memory and from it, as "
           "dLoRA's artifact does it")
         .one_of({"pinned", "pageable"});
+    f.add(
+        "preloaded", &preloaded_,
+        "the first models of a replica are on its devices from the start, as in dLoRA's artifact; "
+        "in virtual time only");
     add_batch_field(f, &batch_);
   }
   void configure(EngineSettings* engine) const override {
     engine->adapters_as_models = true;
     engine->model_slots = resident_models_;
+    engine->preloaded_models = preloaded_;
     if (model_copies_ == "pageable") engine->model_load_path = LoadPath::kPageable;
   }
   std::unique_ptr<ReplicaPolicy> replica_policy() const override {
@@ -82,6 +87,7 @@ class VllmUniformTechnique final : public Technique {
   int resident_models_ = 4;
   std::string batch_ = "adapter";
   std::string model_copies_ = "pinned";
+  bool preloaded_ = false;
 };
 
 }  // namespace servelab

@@ -22,6 +22,10 @@ void check_device(const PointSettings& point) {
     if (host_lora && why == nullptr) why = cost->no_host_lora();
   }
   if (why != nullptr) throw SpecError(why);
+  if (point.engine.preloaded_models && kind->is_real()) {
+    throw SpecError("models that are preloaded are for backends in virtual time; on " +
+                    point.backend + " leave `preloaded` out");
+  }
   if (host_lora && kind->is_real() && point.runtime.adapter_store == "disk") {
     throw SpecError(kHostLoraFromDisk);
   }
