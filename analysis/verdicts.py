@@ -121,8 +121,9 @@ Loaded = dict[str, Results | ResultsError]  # by spec id: checked results, or wh
 
 def verdicts_of(claims: dict[str, Claim], expected: dict[str, list[str]], root: Path,
                 loaded: Loaded | None = None) -> list[Verdict]:
-    """A verdict for each claim and each spec that has results for it, in the order of the file; those
-    as published come after a claim's others. Results are taken from `loaded`, and left there."""
+    """A verdict for each claim and each spec that has results for it, in the order of the file;
+    those as published come after a claim's others. Results are taken from `loaded`, and left
+    there."""
     loaded = {} if loaded is None else loaded
     found = []
     for claim in claims.values():
@@ -157,7 +158,7 @@ def _judged(claim: Claim, specs: list[str], root: Path, loaded: Loaded) -> list[
 
 
 def paired(verdicts: list[Verdict]) -> list[tuple[Verdict, Verdict | None]]:
-    """Each verdict of the first column, beside the claim's first one the one as published, if any."""
+    """Each verdict of the first column; beside a claim's first one that as published, if any."""
     second = {row.claim.id: row for row in verdicts if row.column}
     return [(row, second.pop(row.claim.id, None)) for row in verdicts if not row.column]
 
@@ -215,8 +216,8 @@ def name_of(claim: str, spec: str, column: str = "") -> str:
 
 
 def table_of(verdicts: list[Verdict]) -> str:
-    """A line for each verdict with the one as published beside it, reasons and causes below, and how
-    many there are in each column."""
+    """A line for each verdict with the one as published beside it, reasons and causes below, and
+    how many there are in each column."""
     pairs = paired(verdicts)
     has_second = any(second for _, second in pairs)
     heading = f"  {AS_PUBLISHED + ', 95 % CI':24} verdict" if has_second else ""

@@ -129,7 +129,8 @@ def test_verdicts_as_published_are_a_column(made):
     assert html.count('<th scope="col">as published</th>') == 1, "of dLoRA's table only"
     row = html[html.index("dLoRA (OSDI &#39;24), as published"):]
     cells = re.findall(r"<td[^>]*>(\d+)</td>", row[:row.index("</tr>")])
-    assert [int(cell) for cell in cells] == [33, *verdicts.counts_of(list(second.values())).values()]
+    counts = verdicts.counts_of(list(second.values()))
+    assert [int(cell) for cell in cells] == [33, *counts.values()]
     assert "the same in both columns: a property of the trace." in html
 
 
