@@ -136,6 +136,26 @@ TEST_F(EngineLike, ModelsInPageableMemoryGoBothWays) {
   EXPECT_THAT(error_of("model: llama-2-7b\n", rest), HasSubstr("copies"));
 }
 
+// With preloaded models a replica of vllm-uniform that has room for all of its own never loads one.
+TEST_F(EngineLike, PreloadedModelsAreTheReplicasOwn) {
+  for (const bool preloaded : {false, true}) {
+    std::string rest = kRest;
+    rest.replace(rest.find("[vllm-lora]"), 11,
+                 std::string("[{technique: vllm-uniform, with: {resident_models: 2, preloaded: ") +
+                     (preloaded ? "true}}]" : "false}}]"));
+    rest.replace(rest.find("requests: 1,"), 12, "requests: 32,");
+    const Spec spec =
+        load("model: llama-2-7b\ncluster: {replicas: 4}\nengine: {max_batch: 16}\n", rest);
+    const PointSettings settings =
+        resolve_point(spec, spec.positions.at(0), spec.techniques.at(0), 0);
+    const RunRecord record =
+        run_point(settings, build_point_workload(settings, "").workload).record;
+    std::int64_t loads = 0;
+    for (const auto& replica : record.replicas) loads += replica.loads;
+    EXPECT_EQ(loads == 0, preloaded) << loads;
+  }
+}
+
 TEST_F(EngineLike, RefusesWhatItCannotBe) {
   EXPECT_THAT(error_of("model: llama-3.1-8b\nengine: {like: vllm-08}\n"),
               AllOf(HasSubstr("case.yaml:2:"), HasSubstr("vllm-0.8")));
