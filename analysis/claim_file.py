@@ -1,7 +1,7 @@
 """experiments/claims.yaml: what the papers claim, and which specs test it (their `expect`)."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from analysis.errors import EXPERIMENTS, shown
 
 COMPARE = ("near", "at-least", "at-most")
 KEYS = ("figure", "claim", "source", "published", "unit", "compute", "method", "unsupported",
-        "compare", "tolerance", "neutral", "cause", "experiment")
+        "compare", "tolerance", "neutral", "cause", "experiment", "as_published")
+AS_PUBLISHED = ("same", "metric", "cause", "experiment")
 TEXTS = ("figure", "claim", "source", "unit", "method", "unsupported", "cause", "experiment")
 NEEDED = ("figure", "claim", "published", "unit")
 
@@ -39,10 +40,24 @@ class Claim:
     unsupported: str = ""
     cause: str = ""
     experiment: str = ""
+    as_published: dict[str, str] = field(default_factory=dict)
 
     @property
     def paper(self) -> str:
         return self.id.split("/")[0]
+
+    def published_form(self) -> Claim:
+        """As it is judged under the system's own costs: with the metric, cause and experiment of
+        `as_published`."""
+        metric = {key: self.as_published[key] for key in ("metric",) if key in self.as_published}
+        return replace(self, compute=self.compute | metric,
+                       cause=self.as_published.get("cause", ""),
+                       experiment=self.as_published.get("experiment", ""))
+
+
+def is_published(spec_id: str) -> bool:
+    """Whether a spec runs a figure as published, under the system's own costs."""
+    return spec_id.endswith("_published")
 
 
 def load_claims(path: Path = EXPERIMENTS / "claims.yaml") -> dict[str, Claim]:
@@ -94,7 +109,20 @@ def _problem(entry: Any) -> str:
         problems.append("'cause' and 'experiment' go together: the command that showed it")
     if "compute" in ways:
         problems += _compute_problems(entry["compute"])
+    problems += _as_published_problems(entry.get("as_published", {}))
     return problems[0] if problems else ""
+
+
+def _as_published_problems(entry: Any) -> list[str]:
+    if not isinstance(entry, dict) or not all(isinstance(text, str) for text in entry.values()):
+        return ["'as_published' must be a map of texts"]
+    problems = [f"as_published has an unknown key '{key}'; known: {', '.join(AS_PUBLISHED)}"
+                for key in entry if key not in AS_PUBLISHED]
+    if "same" in entry and len(entry) > 1:
+        problems.append("'same' in as_published is in place of all else")
+    if bool(entry.get("cause")) != bool(entry.get("experiment")):
+        problems.append("'cause' and 'experiment' of as_published go together")
+    return problems
 
 
 def _compute_problems(params: Any) -> list[str]:

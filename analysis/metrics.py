@@ -143,6 +143,17 @@ def _queueing_per_token(results: Points) -> np.ndarray:
             / results.metric("latency_mean_s"))
 
 
+def queueing_per_token(results: Points, index: int) -> float:
+    """Mean over finished requests of queueing delay over output tokens (s), as dLoRA's artifact
+    logs it, but for pauses between a request's steps, which count as queueing there."""
+    point = results.point(index)
+    read = {name: point.read(f"requests/{name}")
+            for name in ("status", "scheduled", "admitted", "output_tokens")}
+    done = (read["status"] == 1) & (read["output_tokens"] > 0)
+    waited_s = (read["admitted"] - read["scheduled"])[done] / 1e9
+    return float(np.mean(waited_s / read["output_tokens"][done])) if done.any() else float("nan")
+
+
 def _service(name: str) -> Callable[[Points], np.ndarray]:
     return _each(lambda r, i: service.value(r, i, name))
 
@@ -162,6 +173,7 @@ def with_slo(name: str) -> Callable[[Points], np.ndarray] | None:
 
 DERIVED: dict[str, Callable[[Points], np.ndarray]] = {
     "queueing_per_token_mean_s": _queueing_per_token,
+    "queueing_per_token_mean_of_ratios_s": _each(queueing_per_token),
     "queueing_share_max_over_min": _each(lambda r, i: max_over_min(queueing_by_replica(r, i)[1])),
     "queueing_delay_max_over_min": _each(lambda r, i: max_over_min(queueing_by_replica(r, i)[0])),
     "sm_utilisation_percent": _each(lambda r, i: float(np.mean(sm_by_replica(r, i)))),

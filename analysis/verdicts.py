@@ -11,6 +11,10 @@ experiments/claims.yaml says what each paper claims and how the value is compute
     invalid          a point behind it is INVALID
     unsupported      these results cannot have the value
 
+A spec whose name ends in _published runs its figure under the published system's own costs; its
+verdicts are a second column, "as published". A claim that does not depend on these says so
+(`as_published: {same: WHY}`), and has the same verdict in both.
+
 The terminal shows how many verdicts of each kind a paper has, and which differ from those that
 results/verdicts.csv had before it is written anew; with --list or the name of a paper every
 verdict. A spec that has not run is judged only where the claim has no other results. Exit code 2:
@@ -25,11 +29,12 @@ import math
 import sys
 import textwrap
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analysis import compute
-from analysis.claim_file import Claim, ClaimsError, expectations, load_claims, papers_of
+from analysis.claim_file import (Claim, ClaimsError, expectations, is_published, load_claims,
+                                 papers_of)
 from analysis.compute import Missing
 from analysis.errors import EXPERIMENTS, ResultsError, shown
 from analysis.results import Results
@@ -38,7 +43,8 @@ from analysis.stats import Estimate
 VERDICTS = ("reproduced", "same direction", "not reproduced", "open", "invalid", "unsupported")
 COLUMNS = ("claim", "paper", "figure", "spec", "backend", "sentence", "compare", "published",
            "tolerance", "unit", "value", "low", "high", "seeds", "at", "verdict", "reason", "cause",
-           "experiment")
+           "experiment", "column")
+AS_PUBLISHED = "as published"  # the second column of verdicts
 CHANGES_SHOWN = 5
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
@@ -54,6 +60,7 @@ class Verdict:
     at: str = ""
     reason: str = ""
     backend: str = ""
+    column: str = ""  # or AS_PUBLISHED
 
 
 def judge(claim: Claim, results: Results) -> Verdict:
@@ -114,25 +121,46 @@ Loaded = dict[str, Results | ResultsError]  # by spec id: checked results, or wh
 
 def verdicts_of(claims: dict[str, Claim], expected: dict[str, list[str]], root: Path,
                 loaded: Loaded | None = None) -> list[Verdict]:
-    """A verdict for each claim and each spec that has results for it, in the order of the file.
-    Results are taken from `loaded`, and left there."""
+    """A verdict for each claim and each spec that has results for it, in the order of the file;
+    those as published come after a claim's others. Results are taken from `loaded`, and left
+    there."""
     loaded = {} if loaded is None else loaded
     found = []
     for claim in claims.values():
         specs = expected.get(claim.id, [])
-        present = [spec for spec in specs if (root / spec / "collected.h5").is_file()]
-        if not present:
-            verdict = "unsupported" if claim.unsupported else "open"
-            reason = claim.unsupported or ("no results" if specs else "no spec expects it yet")
-            found.append(Verdict(claim, specs[0] if specs else claim.figure, verdict,
-                                 reason=reason))
-        for spec in present:
-            if spec not in loaded:
-                loaded[spec] = load(spec, root)
-            results = loaded[spec]
-            found.append(judge(claim, results) if isinstance(results, Results) else
-                         Verdict(claim, spec, "open", reason=str(results)))
+        own = _judged(claim, [spec for spec in specs if not is_published(spec)], root, loaded)
+        found += own
+        if "same" in claim.as_published:
+            reason = f"the same in both columns: {claim.as_published['same']}"
+            found.append(replace(own[0], column=AS_PUBLISHED, reason="; ".join(
+                text for text in (own[0].reason, reason) if text)))
+        again = [spec for spec in specs if is_published(spec)]
+        if again:
+            found += [replace(row, column=AS_PUBLISHED)
+                      for row in _judged(claim.published_form(), again, root, loaded)]
     return found
+
+
+def _judged(claim: Claim, specs: list[str], root: Path, loaded: Loaded) -> list[Verdict]:
+    present = [spec for spec in specs if (root / spec / "collected.h5").is_file()]
+    if not present:
+        verdict = "unsupported" if claim.unsupported else "open"
+        reason = claim.unsupported or ("no results" if specs else "no spec expects it yet")
+        return [Verdict(claim, specs[0] if specs else claim.figure, verdict, reason=reason)]
+    found = []
+    for spec in present:
+        if spec not in loaded:
+            loaded[spec] = load(spec, root)
+        results = loaded[spec]
+        found.append(judge(claim, results) if isinstance(results, Results) else
+                     Verdict(claim, spec, "open", reason=str(results)))
+    return found
+
+
+def paired(verdicts: list[Verdict]) -> list[tuple[Verdict, Verdict | None]]:
+    """Each verdict of the first column; beside a claim's first one that as published, if any."""
+    second = {row.claim.id: row for row in verdicts if row.column}
+    return [(row, second.pop(row.claim.id, None)) for row in verdicts if not row.column]
 
 
 def load(spec: str, root: Path) -> Results | ResultsError:
@@ -171,40 +199,69 @@ def explanations(row: Verdict) -> list[str]:
     return found
 
 
+def second_reasons(row: Verdict, second: Verdict | None) -> list[str]:
+    """What explains the verdict as published and is not said of the first already."""
+    said = explanations(row)
+    return [text for text in explanations(second) if text not in said] if second else []
+
+
 def counts_of(verdicts: list[Verdict]) -> dict[str, int]:
     return {name: sum(row.verdict == name for row in verdicts) for name in VERDICTS}
 
 
-def name_of(claim: str, spec: str) -> str:
-    """The claim, and the spec that judges it where that is not its own."""
-    return claim if claim.startswith(f"{spec}-") else f"{claim} ({spec.split('/')[-1]})"
+def name_of(claim: str, spec: str, column: str = "") -> str:
+    """The claim, and the spec or column that judges it where that is not its own."""
+    name = claim if claim.startswith(f"{spec}-") else f"{claim} ({spec.split('/')[-1]})"
+    return name if not column or is_published(spec) else f"{name}, {column}"
 
 
 def table_of(verdicts: list[Verdict]) -> str:
-    """A line for each verdict, its reason and the cause below it, and how many there are."""
-    lines = [f"{'claim':32} {'ours, 95 % CI':24} {'n':>2}  {'published':>12}  verdict"]
-    for row in verdicts:
+    """A line for each verdict with the one as published beside it, reasons and causes below, and
+    how many there are in each column."""
+    pairs = paired(verdicts)
+    has_second = any(second for _, second in pairs)
+    heading = f"  {AS_PUBLISHED + ', 95 % CI':24} verdict" if has_second else ""
+    lines = [f"{'claim':32} {'ours, 95 % CI':24} {'n':>2}  {'published':>12}  "
+             f"{'verdict':{14 if has_second else 7}}{heading}"]
+    for row, second in pairs:
         claim = row.claim
-        lines.append(f"{name_of(claim.id, row.spec_id):32} {value_text(row.estimate):24} "
-                     f"{row.estimate.n or '':>2}  {published_text(claim):>12}  {row.verdict}")
-        for text in explanations(row):
+        line = (f"{name_of(claim.id, row.spec_id):32} {value_text(row.estimate):24} "
+                f"{row.estimate.n or '':>2}  {published_text(claim):>12}  {row.verdict}")
+        if second:
+            line = f"{line:92}{value_text(second.estimate):24} {second.verdict}"
+        lines.append(line)
+        for text in [*explanations(row),
+                     *(f"{AS_PUBLISHED}: {text}" for text in second_reasons(row, second))]:
             lines += textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="    ")
-    counts = [f"{count} {name}" for name, count in counts_of(verdicts).items()]
-    return "\n".join([*lines, "", f"{len(verdicts)} verdicts: {', '.join(counts)}"]) + "\n"
-
-
-def summary_of(verdicts: list[Verdict]) -> str:
-    """How many verdicts of each kind every paper has."""
-    papers = list(dict.fromkeys(row.claim.paper for row in verdicts))
-    lines = [" ".join([f"{'verdicts':12}", *(f"{name:>{len(name) + 1}}" for name in VERDICTS)])]
-    for paper in [*papers, "all"]:
-        counts = counts_of([row for row in verdicts if paper in (row.claim.paper, "all")])
-        lines.append(" ".join([f"{paper:12}", *(f"{count:>{len(name) + 1}}"
-                                               for name, count in counts.items())]))
+    lines.append("")
+    for column, what in (("", "verdicts"), (AS_PUBLISHED, AS_PUBLISHED)):
+        rows = [row for row in verdicts if row.column == column]
+        if rows or not column:
+            counts = [f"{count} {name}" for name, count in counts_of(rows).items()]
+            lines.append(f"{len(rows)} {what}: {', '.join(counts)}")
     return "\n".join(lines) + "\n"
 
 
-Judged = dict[tuple[str, str], str]  # by claim and spec, the verdict
+def summary_of(verdicts: list[Verdict]) -> str:
+    """How many verdicts of each kind every paper has; as published in a line of their own, which is
+    not in the sum."""
+    papers = list(dict.fromkeys(row.claim.paper for row in verdicts))
+    lines = [" ".join([f"{'verdicts':12}", *(f"{name:>{len(name) + 1}}" for name in VERDICTS)])]
+
+    def add(title: str, rows: list[Verdict]) -> None:
+        lines.append(" ".join([f"{title:12}", *(f"{count:>{len(name) + 1}}"
+                                                for name, count in counts_of(rows).items())]))
+
+    for paper in papers:
+        rows = [row for row in verdicts if row.claim.paper == paper]
+        add(paper, [row for row in rows if not row.column])
+        if second := [row for row in rows if row.column]:
+            add("  published", second)
+    add("all", [row for row in verdicts if not row.column])
+    return "\n".join(lines) + "\n"
+
+
+Judged = dict[tuple[str, str, str], str]  # by claim, spec and column, the verdict
 
 
 def judged_before(path: Path) -> Judged:
@@ -221,12 +278,12 @@ def judged_before(path: Path) -> Judged:
         raise ValueError(f"{shown(path)} had no {'rows' if not rows else f'column {absent[0]}'}")
     if any(None in row.values() or None in row or row["verdict"] not in VERDICTS for row in rows):
         raise ValueError(f"{shown(path)} was damaged")
-    return {(row["claim"], row["spec"]): row["verdict"] for row in rows}
+    return {(row["claim"], row["spec"], row["column"]): row["verdict"] for row in rows}
 
 
 def changes_of(before: Judged, verdicts: list[Verdict]) -> str:
     """A line for each verdict that is another than before; of many, how many changed and how."""
-    after = {(row.claim.id, row.spec_id): row.verdict for row in verdicts}
+    after = {(row.claim.id, row.spec_id, row.column): row.verdict for row in verdicts}
     changed = [(name_of(*key), f"{before.get(key, 'absent')} -> {after.get(key, 'absent')}")
                for key in [*after, *(key for key in before if key not in after)]
                if before.get(key) != after.get(key)]
@@ -251,7 +308,8 @@ def csv_of(verdicts: list[Verdict]) -> str:
                          claim.compare, claim.published, claim.tolerance, claim.unit,
                          *("" if math.isnan(value) else f"{value:.6g}"
                            for value in (ours.value, ours.low, ours.high)),
-                         ours.n, row.at, row.verdict, row.reason, claim.cause, claim.experiment])
+                         ours.n, row.at, row.verdict, row.reason, claim.cause, claim.experiment,
+                         row.column])
     return text.getvalue()
 
 

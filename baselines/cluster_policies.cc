@@ -58,17 +58,19 @@ class ByAdapter final : public ClusterPolicy {
   std::string summary() const override {
     return "a static split: each adapter belongs to one replica";
   }
-  // Models that stay on the devices are on those of their replica only.
+  // Models that stay on the devices, or start there, are on those of their replica only.
   Deployment deploy(const DeploymentView& view) override {
     Deployment deployment = view.equal_replicas();
     const std::size_t models = view.models().size();
-    const bool stay = view.adapter_table().empty() && view.engine().model_slots == 0;
-    for (std::size_t i = 0; stay && models > 1 && i < deployment.units.size(); ++i) {
+    const bool own = view.adapter_table().empty() &&
+                     (view.engine().model_slots == 0 || view.engine().preloaded_models);
+    for (std::size_t i = 0; own && models > 1 && i < deployment.units.size(); ++i) {
       Unit& unit = deployment.units[i];
       std::erase_if(unit.models, [&](const UnitModel& entry) {
         return index(entry.model) * deployment.units.size() / models != i;
       });
       unit.off = unit.models.empty();
+      unit.model_slots = std::min(unit.model_slots, static_cast<int>(unit.models.size()));
     }
     return deployment;
   }

@@ -1,6 +1,8 @@
 // vLLM with uniform allocation (dLoRA 7.1): every adapter is served as a whole model of its own.
 // Models are split evenly over the replicas; a replica holds `resident_models` of them and swaps
-// whole models over the host link, least recently used first. One model per batch, FCFS. Where all
+// whole models over the host link, least recently used first: from pinned memory, where each has a
+// copy, or as frameworks move modules (`model_copies: pageable`, the artifact's `.to("cpu")` and
+// `.to("cuda")`), back to pageable memory and from it. One model per batch, FCFS. Where all
 // of a replica's models stay on its devices (`resident_models: 0`) this is HF-PEFT as CaraServe's
 // Table 1 means it.
 #include <string>
@@ -60,11 +62,21 @@ class VllmUniformTechnique final : public Technique {
     f.add("resident_models", &resident_models_,
           "whole models on a replica's devices at once (4 of 7B); 0: all of its own, always")
         .range(0, 1024);
+    f.add("model_copies", &model_copies_,
+          "how models are swapped: from pinned memory, or to pageable memory and from it, as "
+          "dLoRA's artifact does it")
+        .one_of({"pinned", "pageable"});
+    f.add(
+        "preloaded", &preloaded_,
+        "the first models of a replica are on its devices from the start, as in dLoRA's artifact; "
+        "in virtual time only");
     add_batch_field(f, &batch_);
   }
   void configure(EngineSettings* engine) const override {
     engine->adapters_as_models = true;
     engine->model_slots = resident_models_;
+    engine->preloaded_models = preloaded_;
+    if (model_copies_ == "pageable") engine->model_load_path = LoadPath::kPageable;
   }
   std::unique_ptr<ReplicaPolicy> replica_policy() const override {
     return std::make_unique<UniformPolicy>(batch_ == "prefix");
@@ -74,6 +86,8 @@ class VllmUniformTechnique final : public Technique {
  private:
   int resident_models_ = 4;
   std::string batch_ = "adapter";
+  std::string model_copies_ = "pinned";
+  bool preloaded_ = false;
 };
 
 }  // namespace servelab

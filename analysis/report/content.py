@@ -27,10 +27,15 @@ PAPERS = {"dlora": "dLoRA (OSDI '24)", "caraserve": "CaraServe (2024)",
 
 @dataclass(frozen=True)
 class Row:
-    """A verdict, and where to link to it."""
+    """A verdict with the one as published beside it, if any, and where to link to it."""
 
     anchor: str
     verdict: Verdict
+    second: Verdict | None = None
+
+    @property
+    def second_reasons(self) -> list[str]:
+        return verdicts.second_reasons(self.verdict, self.second)
 
 
 @dataclass
@@ -64,6 +69,12 @@ class Paper:
     @property
     def counts(self) -> dict[str, int]:
         return verdicts.counts_of([row.verdict for row in self.rows])
+
+    @property
+    def second_counts(self) -> dict[str, int]:
+        """Of the column "as published"; empty without one."""
+        second = [row.second for row in self.rows if row.second]
+        return verdicts.counts_of(second) if second else {}
 
     @property
     def claims(self) -> int:
@@ -147,7 +158,8 @@ def _paper(paper: str, claims: dict[str, Claim], expected: dict[str, list[str]],
         if spec_id not in loaded and (root / spec_id / "collected.h5").is_file():
             loaded[spec_id] = verdicts.load(spec_id, root)
         figure = _figure(spec_id, loaded.get(spec_id), root, experiments)
-        figure.rows = [row for row in rows if row.verdict.spec_id == spec_id]
+        figure.rows = [row for row in rows if spec_id in (
+            row.verdict.spec_id, row.second.spec_id if row.second else "")]
         figures.append(figure)
     without = sorted({claim.figure for claim in claims.values()} - specs, key=natural)
     return Paper(paper, PAPERS.get(paper, paper), rows, figures, without)
@@ -156,11 +168,11 @@ def _paper(paper: str, claims: dict[str, Claim], expected: dict[str, list[str]],
 def _rows(found: list[Verdict]) -> list[Row]:
     """A claim's first verdict has the claim's id; one of another spec has its name as well."""
     rows: list[Row] = []
-    for verdict in found:
+    for verdict, second in verdicts.paired(found):
         name = verdict.claim.id
         if rows and rows[-1].verdict.claim.id == name:
             name += f"--{verdict.spec_id.split('/')[-1]}"
-        rows.append(Row(anchor("claim", name), verdict))
+        rows.append(Row(anchor("claim", name), verdict, second))
     return rows
 
 

@@ -8,15 +8,24 @@ namespace {
 // What a run's first plan with LoRA on the host, or its first load, would be refused for.
 void check_device(const PointSettings& point) {
   const bool host_lora = point.technique->capabilities().host_lora;
-  const LoadPath path = point.engine.path();
+  const LoadPath paths[] = {point.engine.path(), point.engine.model_load_path};
   const auto kind = Registry<BackendKind>::instance().make(point.backend);
-  const char* why = kind->no_load_path(path);
+  const char* why = nullptr;
+  for (const LoadPath path : paths) {
+    if (why == nullptr) why = kind->no_load_path(path);
+  }
   if (!kind->is_real() && static_cast<const VirtualBackend&>(*kind).uses_costs()) {
     const auto cost = point_cost_model(point, point.cluster.tensor_parallel);
-    if (why == nullptr) why = cost->no_load_path(path);
+    for (const LoadPath path : paths) {
+      if (why == nullptr) why = cost->no_load_path(path);
+    }
     if (host_lora && why == nullptr) why = cost->no_host_lora();
   }
   if (why != nullptr) throw SpecError(why);
+  if (point.engine.preloaded_models && kind->is_real()) {
+    throw SpecError("models that are preloaded are for backends in virtual time; on " +
+                    point.backend + " leave `preloaded` out");
+  }
   if (host_lora && kind->is_real() && point.runtime.adapter_store == "disk") {
     throw SpecError(kHostLoraFromDisk);
   }

@@ -36,7 +36,8 @@ struct ReplicaLayout {
   int widest_rank = 0;                     // of the adapters that it may hold (S_max)
   std::int64_t adapters = 0;               // held at once, at most
   Bytes pool_bytes = 0;                    // of KV blocks, which unified adapters share
-  LoadPath load_path = LoadPath::kPinned;  // of adapters; models that take turns: pinned
+  LoadPath load_path = LoadPath::kPinned;  // of adapters
+  LoadPath model_load_path = LoadPath::kPinned;  // of models that take turns; or pageable
 };
 
 // A request's KV cache on its way between device and host memory.

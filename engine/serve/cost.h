@@ -173,6 +173,9 @@ class CostModel {
   // An adapter of `bytes`, from the start of its load until steps can use all of it. Asked for only
   // where no_load_path() is null.
   virtual TimeNs load(LoadPath /*path*/, Bytes bytes) const { return host_to_device(bytes); }
+  // A whole model of `bytes`, on the pinned path (the weights that it replaces stay in host memory)
+  // or the pageable one (they are copied back first). As load() asked for.
+  virtual TimeNs load_model(LoadPath /*path*/, Bytes bytes) const { return host_to_device(bytes); }
 
   // Pieces (layers) in which KV that is swapped, and adapters on LoadPath::kLayers, are copied one
   // by one beside the step, each layer of which waits for its own; 1: the step waits for all.

@@ -43,6 +43,8 @@ struct EngineSettings {
   // (vllm-uniform); `model_slots` of all models are on the device at once; 0: all, always.
   bool adapters_as_models = false;
   int model_slots = 0;
+  LoadPath model_load_path = LoadPath::kPinned;  // of models that take turns; or pageable
+  bool preloaded_models = false;  // the first of them are on the devices from the start
   // CaraServe's Cached (7.1), an oracle: every adapter is on the device from the start and takes
   // none of its memory. Not on real devices, which have no such memory.
   bool cached_adapters = false;

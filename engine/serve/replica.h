@@ -152,6 +152,7 @@ class Replica {
   std::unique_ptr<AdapterPool> adapters_;
   std::unique_ptr<ModelPool> models_;
   std::vector<bool> turns_;          // by model: whether it takes turns
+  int preloaded_models_ = 0;         // of those, the first ones
   std::vector<Bytes> kv_per_token_;  // by model
 
   StepPlan plan_;

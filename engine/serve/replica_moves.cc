@@ -59,6 +59,12 @@ void Replica::preload() {
     shared_.backend->preload(id_, id);
     adapters_->finish_load(id);
   }
+  int places = preloaded_models_;
+  for (const UnitModel& entry : view_.unit_->models) {
+    if (!entry.takes_turns || places-- <= 0) continue;
+    models_->begin_load(entry.model);
+    models_->finish_load(entry.model);
+  }
 }
 
 bool Replica::load_ahead(AdapterId id) {

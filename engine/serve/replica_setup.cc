@@ -25,6 +25,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
     kv_per_token_[m] = needs.kv_per_token;
     model_bytes[m] = needs.weights;
   }
+  preloaded_models_ = engine.preloaded_models ? unit.model_slots : 0;
   kv_ = std::make_unique<KvPool>(memory.kv_blocks, engine.block_tokens);
   adapters_ = std::make_unique<AdapterPool>(memory.adapters, std::move(adapter_bytes), kv_.get());
   models_ = std::make_unique<ModelPool>(memory.models, std::move(model_bytes), kv_.get());
@@ -49,6 +50,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
                                            : static_cast<std::int64_t>(workload.adapters.size());
   layout.pool_bytes = memory.kv_blocks * memory.block_bytes;
   layout.load_path = engine.path();
+  layout.model_load_path = engine.model_load_path;
   shared.backend->attach(id, layout);
 
   view_.id_ = id;

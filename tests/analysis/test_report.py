@@ -76,6 +76,7 @@ def made(tmp_path_factory) -> tuple[Path, str, str]:
     for spec_id in ("dlora/fig10", "dlora/fig05", "dlora/fig12"):
         MAKERS[spec_id](root)
     with_origin(root, "dlora/fig14")
+    shutil.copytree(root / "dlora/fig10", root / "dlora/fig10_published")
     return root, *run(root)
 
 
@@ -108,10 +109,29 @@ def test_claims_without_results_are_open_and_say_why(made):
 def test_counts_are_those_of_the_verdicts(made):
     root, html, _ = made
     found = verdicts.verdicts_of(load_claims(), expectations(), root)
-    counts = list(verdicts.counts_of(found).values())
+    counts = list(verdicts.counts_of([row for row in found if not row.column]).values())
     last = html[html.index('<tr class="sum">'):]
     cells = re.findall(r"<td[^>]*>(\d+)</td>", last[:last.index("</tr>")])
     assert [int(cell) for cell in cells] == [len(load_claims()), *counts]
+
+
+def test_verdicts_as_published_are_a_column(made):
+    root, html, markdown = made
+    found = verdicts.verdicts_of(load_claims(), expectations(), root)
+    second = {row.claim.id: row for row in found if row.column}
+    assert {row.claim.paper for row in second.values()} == {"dlora"} and len(second) == 33
+    ran = second["dlora/fig10-merged-mean"]
+    assert ran.spec_id == "dlora/fig10_published" and ran.estimate.n == 5
+    for text in (Page(html).ids["claim-dlora-fig10-merged-mean"],
+                 next(line for line in markdown.splitlines()
+                      if 'id="claim-dlora-fig10-merged-mean"' in line)):
+        assert f"{ran.estimate.value:.3g}×" in text and ran.verdict in text
+    assert html.count('<th scope="col">as published</th>') == 1, "of dLoRA's table only"
+    row = html[html.index("dLoRA (OSDI &#39;24), as published"):]
+    cells = re.findall(r"<td[^>]*>(\d+)</td>", row[:row.index("</tr>")])
+    counts = verdicts.counts_of(list(second.values()))
+    assert [int(cell) for cell in cells] == [33, *counts.values()]
+    assert "the same in both columns: a property of the trace." in html
 
 
 def test_a_figure_says_where_it_comes_from(made):
@@ -130,7 +150,7 @@ def test_a_figure_says_where_it_comes_from(made):
 def test_figures_are_inline_with_alternatives(made):
     root, html, markdown = made
     images = Page(html).of("img")
-    assert len(images) == 4 and all(image["src"].startswith("data:image/png;base64,")
+    assert len(images) == 5 and all(image["src"].startswith("data:image/png;base64,")
                                     and len(image["alt"]) > 20 for image in images)
     for link in re.findall(r"^!\[.*\]\((.*)\)$", markdown, flags=re.MULTILINE):
         assert (root / link).is_file()

@@ -168,8 +168,8 @@ def test_a_phone_reads_cards_and_scrolls_figures_in_their_box(browser, report):
 
 def test_links_lead_to_claims_and_figures(browser, report):
     page, _ = opened(browser, report, **SCREENS["wide"])
-    page.locator("#contents a", has_text="fig12_prefix").click()
-    assert page.evaluate("location.hash") == "#figure-dlora-fig12_prefix"
+    page.locator("#contents a", has_text="fig12_published").click()
+    assert page.evaluate("location.hash") == "#figure-dlora-fig12_published"
     page.locator("#figure-dlora-fig10 .tests a", has_text="fig10-merged-mean").click()
     top = page.locator("#claim-dlora-fig10-merged-mean").bounding_box()["y"]
     assert 0 <= top < 900

@@ -324,6 +324,67 @@ def test_all_papers_are_counted_and_what_changed_is_said(results_root, capsys):
     assert "  q/g-later: open -> absent" in lines_of([*arguments, "--list"], capsys)
 
 
+def both_columns(root, **as_published) -> list[str]:
+    """p/f, where slow is 2.7 times fast, and p/f_published, where it is 5.3 times; the command's
+    arguments."""
+    results_of(root)
+    spec = Spec(root, "p/f_published")
+    for x in (1, 2):
+        for technique, value in (("slow", 4.0 * (1 + (x - 1) / 3)), ("fast", 1.0)):
+            for seed in range(5):
+                noise = 1 + 0.01 * np.random.default_rng([seed, x, len(technique)]).normal()
+                spec.add(technique, seed, {"w.x": x}, {"m": value * noise, "other": 1.0 * noise})
+    spec.write()
+    entry = ENTRY | {"published": 5.0, "cause": "it is slow", "experiment": "make figures/p/g"}
+    arguments = experiments(root, {
+        "p/f-both": entry | {"as_published": as_published} if as_published else entry,
+        "p/f-same": entry | {"as_published": {"same": "it is a property of the trace"}},
+        "p/f-one": entry}, ["p/f-both", "p/f-same", "p/f-one"])
+    (root / "experiments/p/f_published.yaml").write_text(yaml.safe_dump({"expect": ["p/f-both"]}))
+    return arguments
+
+
+def test_what_runs_as_published_is_a_second_column(results_root, capsys):
+    shown = lines_of([*both_columns(results_root), "--list"], capsys)
+    lines = {line.split()[0]: line for line in shown if line.startswith("p/f-")}
+    assert "as published, 95 % CI" in shown[0]
+    assert lines["p/f-both"].split("x  ")[-1].split()[0:2] == ["same", "direction"]
+    assert lines["p/f-both"].endswith(" reproduced") and "5.33 [" in lines["p/f-both"]
+    assert lines["p/f-same"].count("same direction") == 2
+    assert lines["p/f-one"].count("2.6") == 1 and not lines["p/f-one"].endswith("reproduced")
+    text = " ".join(" ".join(shown).split())
+    assert "as published: the same in both columns: it is a property of the trace" in text
+    assert "3 verdicts: 0 reproduced, 3 same direction" in text
+    assert "2 as published: 1 reproduced, 1 same direction" in text
+    rows = [row for row in csv.DictReader((results_root / "verdicts.csv").open())]
+    assert [(row["claim"], row["spec"], row["column"]) for row in rows] == [
+        ("p/f-both", "p/f", ""), ("p/f-both", "p/f_published", "as published"),
+        ("p/f-same", "p/f", ""), ("p/f-same", "p/f", "as published"), ("p/f-one", "p/f", "")]
+    shown = lines_of([*both_columns(results_root)], capsys)
+    assert [line.split() for line in shown[1:4]] == [
+        ["p", *"030000"], ["published", *"110000"], ["all", *"030000"]]
+    assert "Nothing changed since the last run." in shown
+
+
+def test_the_second_column_has_its_own_metric_and_cause(results_root, capsys):
+    arguments = both_columns(results_root, metric="other", cause="all are alike",
+                             experiment="make figures/p/h")
+    text = " ".join(" ".join(lines_of([*arguments, "--list"], capsys)).split())
+    assert "as published: all are alike (make figures/p/h)" in text
+    rows = list(csv.DictReader((results_root / "verdicts.csv").open()))
+    assert float(rows[1]["value"]) == pytest.approx(1, rel=0.05)
+    assert (rows[1]["verdict"], rows[1]["cause"]) == ("not reproduced", "all are alike")
+    assert (rows[0]["verdict"], rows[0]["cause"]) == ("same direction", "it is slow")
+
+
+def test_what_has_not_run_as_published_is_open(results_root, capsys):
+    arguments = both_columns(results_root)
+    (results_root / "p/f_published/collected.h5").unlink()
+    text = " ".join(" ".join(lines_of([*arguments, "--list"], capsys)).split())
+    assert "as published: no results" in text
+    assert "2 as published: 0 reproduced, 1 same direction, 0 not reproduced, 1 open" in text
+
+
 def test_many_changes_are_counted_and_the_whole_stays_short(results_root, capsys):
     names = [f"p{paper}/f-{letter}" for paper in range(5) for letter in "abcdefgh"]
     arguments = experiments(results_root, {name: ENTRY | {"figure": name[:4]} for name in names},
@@ -368,6 +429,10 @@ def test_earlier_verdicts_that_cannot_be_read_are_one_line(results_root, capsys,
     ({"claim": 3}, "'claim' must be a text"), ({"source": ["7.1"]}, "'source' must be a text"),
     ({"compute": {"kind": "figure", "figure": "p/none", "value": "x"}},
      "compute names the figure 'p/none', which has no module"),
+    ({"as_published": {"sam": "x"}}, "as_published has an unknown key 'sam'; known: same, metric"),
+    ({"as_published": {"same": "x", "metric": "m"}}, "'same' in as_published is in place of all"),
+    ({"as_published": {"cause": "x"}}, "'cause' and 'experiment' of as_published go together"),
+    ({"as_published": "same"}, "'as_published' must be a map of texts"),
 ])
 def test_mistakes_in_claims_are_one_line(results_root, capsys, entry, part):
     arguments = experiments(results_root, {"p/f-x": {**ENTRY, **entry}}, [])

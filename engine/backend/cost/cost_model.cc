@@ -223,8 +223,8 @@ StepCost RooflineCostModel::step(const BatchShape& batch, Exec exec, LoraKernel 
   cost.collective = time.collective;
   cost.attention = to_ns(attention_us(batch) * model_.layers);
   if (exec == Exec::kUnmerged && batch.lora_tokens > 0) {
-    cost.lora =
-        to_ns((lora_us(batch, kernel) + hardware_.engine_costs.layer_us(batch)) * model_.layers);
+    cost.lora = to_ns((lora_us(batch, kernel) + hardware_.engine_costs.layer_us(batch, kernel)) *
+                      model_.layers);
   }
   const auto requests = static_cast<double>(batch.prefill_requests + batch.decode_requests);
   const EngineCosts& engine = hardware_.engine_costs;
@@ -291,6 +291,13 @@ TimeNs RooflineCostModel::load(LoadPath path, Bytes bytes) const {
   return call + to_ns(path == LoadPath::kRebuild
                           ? rebuild_us(hardware_, model_.layers, matrices)
                           : pageable_load_us(hardware_, model_.layers, matrices));
+}
+
+TimeNs RooflineCostModel::load_model(LoadPath path, Bytes bytes) const {
+  if (path == LoadPath::kPinned) return host_to_device(bytes);
+  SL_CHECK(no_load_path(path) == nullptr, "asked for a load path that is not described");
+  const double each = static_cast<double>(bytes);
+  return to_ns(pageable_to_host_us(hardware_, each) + pageable_load_us(hardware_, 1, {each}));
 }
 
 TimeNs RooflineCostModel::merge(int rank) const {

@@ -33,6 +33,7 @@ class RooflineCostModel : public CostModel {
   TimeNs device_to_host(Bytes bytes) const override { return host_to_device(bytes); }
   const char* no_load_path(LoadPath path) const override;
   TimeNs load(LoadPath path, Bytes bytes) const override;
+  TimeNs load_model(LoadPath path, Bytes bytes) const override;
   // GPU engines (vLLM, dLoRA 4.3, ours) wait for swapped KV layer by layer.
   int copy_pieces() const override { return model_.layers; }
 

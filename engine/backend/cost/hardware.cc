@@ -125,12 +125,13 @@ void HardwareProfile::fields(ParamFields& f) {
   f.add("source", &source, "where the numbers come from").required();
 }
 
-double EngineCosts::layer_us(const BatchShape& batch) const {
+double EngineCosts::layer_us(const BatchShape& batch, LoraKernel kernel) const {
   const auto rows = static_cast<double>(batch.lora_tokens);
   const auto adapters = static_cast<double>(batch.lora_adapters);
   return adapter_us * adapters + adapter_rank_us * static_cast<double>(batch.lora_rank_sum) +
          token_us * rows + pair_us * rows * adapters +
-         slot_us * static_cast<double>(batch.adapter_slots);
+         slot_us * static_cast<double>(batch.adapter_slots) +
+         (kernel == LoraKernel::kEinsum ? einsum_us : 0);
 }
 
 void EngineCosts::fields(ParamFields& f) {
@@ -144,6 +145,8 @@ void EngineCosts::fields(ParamFields& f) {
   f.add("waiting_us", &waiting_us, "of a step, per waiting request").range(0, kMaxUs);
   f.add("load_us", &load_us, "of an adapter's load, before its bytes").range(0, 60 * kMaxUs);
   f.add("first_step_us", &first_step_us, "once, in a replica's first step").range(0, 60 * kMaxUs);
+  f.add("einsum_us", &einsum_us, "of a layer, its calls of einsum (LoRA kernel einsum only)")
+      .range(0, kMaxUs);
 }
 
 ConfigNode HardwareProfile::effective() {

@@ -135,7 +135,8 @@ struct EngineCosts {
   double waiting_us = 0;       // of a step, per waiting request
   double load_us = 0;          // of an adapter's load, before its bytes
   double first_step_us = 0;    // once, in a replica's first step
-  double layer_us(const BatchShape& batch) const;
+  double einsum_us = 0;        // LoraKernel::kEinsum: its calls, whatever they compute
+  double layer_us(const BatchShape& batch, LoraKernel kernel) const;
   void fields(ParamFields& f);
 };
 

@@ -26,7 +26,10 @@ class TwinBackend final : public Backend {
     }
     state.link = &cost(replica, layout.models.front().model);
     state.load_path = layout.load_path;
-    if (const char* why = state.link->no_load_path(state.load_path)) throw SpecError(why);
+    state.model_load_path = layout.model_load_path;
+    for (const LoadPath path : {state.load_path, state.model_load_path}) {
+      if (const char* why = state.link->no_load_path(path)) throw SpecError(why);
+    }
   }
 
   const char* unsupported(ReplicaId replica, const StepPlan& plan) const override {
@@ -49,7 +52,8 @@ class TwinBackend final : public Backend {
     begin_load(replica, load_subject(adapter), state.link->load(state.load_path, bytes));
   }
   void load(ReplicaId replica, ModelId model, Bytes bytes) override {
-    begin_load(replica, load_subject(model), replicas_[index(replica)].link->host_to_device(bytes));
+    ReplicaState& state = replicas_[index(replica)];
+    begin_load(replica, load_subject(model), state.link->load_model(state.model_load_path, bytes));
   }
 
   bool load_is_done(ReplicaId replica, std::uint32_t what) override {
@@ -105,6 +109,7 @@ class TwinBackend final : public Backend {
     TimeNs link_free = 0;
     bool has_begun = false;  // its first step
     LoadPath load_path = LoadPath::kPinned;
+    LoadPath model_load_path = LoadPath::kPinned;
     std::vector<LinkLoad> loading;  // in the order in which they take the link
     LayeredStep layered;
     StepTiming timing;
