@@ -19,7 +19,7 @@ class Peft2023Policy final : public ReplicaPolicy {
     out->kernel = LoraKernel::kSgmv;  // one segment: a plain LoRA product
     builder_.begin(view, out);
     if (view.running().empty()) return begin_batch(view, out);
-    builder_.acquire(adapter_);
+    if (!builder_.acquire(adapter_)) return false;
     for (const RequestId id : view.running()) add(view, id, out);
     return !out->empty();
   }
@@ -40,7 +40,7 @@ class Peft2023Policy final : public ReplicaPolicy {
       adapter_ = view.request(oldest).adapter();
       drop_adapter(view, out);
     }
-    builder_.acquire(adapter_);
+    if (!builder_.acquire(adapter_)) return false;  // another's load ends first
     // The prefill's rows are as long as the longest, and together within the engine's limit.
     batch_.clear();
     longest_ = 0;

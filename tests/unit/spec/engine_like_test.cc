@@ -83,14 +83,16 @@ TEST_F(EngineLike, CostsAddUp) {
   batch.add_lora_adapter(8);
   batch.add_lora_adapter(16);
   batch.adapter_slots = 10;
-  EXPECT_DOUBLE_EQ((EngineCosts{2, 0, 0, 0, 0, 0, 0}.layer_us(batch, LoraKernel::kSgmv)), 4);
-  EXPECT_DOUBLE_EQ((EngineCosts{0, 2, 0, 0, 0, 0, 0}.layer_us(batch, LoraKernel::kSgmv)), 48);
-  EXPECT_DOUBLE_EQ((EngineCosts{0, 0, 2, 0, 0, 0, 0}.layer_us(batch, LoraKernel::kSgmv)), 14);
-  EXPECT_DOUBLE_EQ((EngineCosts{0, 0, 0, 2, 0, 0, 0}.layer_us(batch, LoraKernel::kSgmv)), 28);
-  EXPECT_DOUBLE_EQ((EngineCosts{0, 0, 0, 0, 2, 0, 0}.layer_us(batch, LoraKernel::kSgmv)), 20);
-  const EngineCosts einsum{0, 0, 0, 0, 0, 0, 2};
-  EXPECT_DOUBLE_EQ(einsum.layer_us(batch, LoraKernel::kEinsum), 2);
-  EXPECT_DOUBLE_EQ(einsum.layer_us(batch, LoraKernel::kSgmv), 0);
+  const auto layer_us = [&](const EngineCosts& costs, LoraKernel kernel = LoraKernel::kSgmv) {
+    return costs.layer_us(batch, kernel);
+  };
+  EXPECT_DOUBLE_EQ(layer_us({.adapter_us = 2}), 4);
+  EXPECT_DOUBLE_EQ(layer_us({.adapter_rank_us = 2}), 48);
+  EXPECT_DOUBLE_EQ(layer_us({.token_us = 2}), 14);
+  EXPECT_DOUBLE_EQ(layer_us({.pair_us = 2}), 28);
+  EXPECT_DOUBLE_EQ(layer_us({.slot_us = 2}), 20);
+  EXPECT_DOUBLE_EQ(layer_us({.einsum_us = 2}, LoraKernel::kEinsum), 2);
+  EXPECT_DOUBLE_EQ(layer_us({.einsum_us = 2}), 0);
 }
 
 // What dLoRA's scheduler assumes of its engine (vllm/core/scheduler.py): 15 ms for a merged
