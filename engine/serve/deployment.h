@@ -29,7 +29,8 @@ struct ModelMemory {
   Bytes activations = 0;  // of the largest step
   Bytes kv_per_token = 0;
   Bytes slot = 0;  // of an adapter slot that is reserved (engine.slot_rank); 0: as adapters need
-  std::function<Bytes(int slots)> beside_slots;  // what so many take in addition; none: nothing
+  // What so many slots take in addition; none: nothing.
+  std::function<Bytes(int slots)> beside_slots = {};
 };
 
 // A model of the run. Its id is its place in the run's table.
