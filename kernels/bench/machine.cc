@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #endif
 
+#include "kernels/cpu/peak.h"
+
 namespace servelab::kernels {
 namespace {
 

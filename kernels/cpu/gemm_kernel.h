@@ -13,7 +13,7 @@ namespace {
 // Lines between the weights in use and those asked for, when they stream from memory.
 constexpr std::size_t kPrefetchAhead = 48 * kLine;
 
-// Bytes of x, as f32, that stay in the L2 cache while all panels pass by.
+// Bytes of staged x that stay in the L2 cache while all panels pass by.
 constexpr int kBlockBytes = 1 << 20;
 
 // Rows from which on widening panels pays: every tile of rows saves a tenth of its time, and the
@@ -68,7 +68,7 @@ void gemm_group(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, S
   const int passes = (m + S::kTileRows - 1) / S::kTileRows;
   Prefetch prefetch;
   if (panel + P < panel_end) prefetch = {w.panel(panel + P), (kChunk * P + passes - 1) / passes};
-  const int chunks = w.k / E::kDepth / kChunk;
+  const int chunks = steps_of<E>(w.k) / kChunk;
   y += panel * kPanelColumns;
   for (int row = 0; row < m;) {
     const int rows = next_rows(m - row, S::kTileRows);
@@ -162,46 +162,67 @@ void gemm_cached(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, 
   if (panel < panel_end) gemm_rows<S, E>(w, x, y, ldy, m, store, panel, panel_end);
 }
 
-// Floats between staged rows. It keeps rows of a power of two apart in the cache, which holds only
+// Words between staged rows. It keeps rows of a power of two apart in the cache, which holds only
 // 12 lines of the same address modulo 4096.
-inline std::ptrdiff_t staged_stride(int k) { return (k + 15) / 16 * 16 + 16; }
+inline std::ptrdiff_t staged_stride(int words) { return (words + 15) / 16 * 16 + 16; }
 
-// Copies rows of x as f32 into `out`.
-template <class S>
-Rows stage_rows(DType type, const void* x, std::int64_t ldx, int rows, int k, float* out) {
-  const std::ptrdiff_t stride = staged_stride(k);
-  const auto element = static_cast<std::int64_t>(type == DType::kF32 ? 4 : 2);
+// Copies rows of x, of the type of E, into `out` as words.
+template <class S, class E>
+Rows stage_rows(const void* x, std::int64_t ldx, int rows, int k, float* out) {
+  const std::ptrdiff_t stride = staged_stride(words_of<E>(k));
   for (int row = 0; row < rows; ++row) {
-    widen<S>(type, static_cast<const char*>(x) + row * ldx * element, out + row * stride, k);
+    const char* from = static_cast<const char*>(x) + row * ldx * E::kBytes;
+    if constexpr (kPairs<E>) {
+      out[row * stride + k / 2] = 0;
+      __builtin_memcpy(out + row * stride, from, static_cast<std::size_t>(k) * E::kBytes);
+    } else {
+      widen<S>(E::kBytes == 2 ? DType::kBf16 : DType::kF32, from, out + row * stride, k);
+    }
   }
   return {out, stride};
+}
+
+// `wide` has room for kTilePanels widened panels, where E is widened.
+template <class S, class E>
+void gemm_block(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
+                int panel_begin, int panel_end, float* wide) {
+  if constexpr (E::kWords > 1) {
+    if (m >= kRowsToWiden) {
+      gemm_widened<S>(w, x, y, ldy, m, store, panel_begin, panel_end, wide);
+      return;
+    }
+  }
+  gemm_rows<S, E>(w, x, y, ldy, m, store, panel_begin, panel_end);
+}
+
+template <class S, class E>
+void gemm_typed(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64_t ldy, int m,
+                Store store, int panel_begin, int panel_end) {
+  const std::ptrdiff_t stride = staged_stride(words_of<E>(w.k));
+  const auto most = static_cast<int>(kBlockBytes / 4 / stride / S::kTileRows * S::kTileRows);
+  const int block = most < S::kTileRows ? S::kTileRows : most;
+  const std::int64_t staged = next_rows(m, block) * stride;
+  const std::int64_t widened =
+      E::kWords > 1 ? std::int64_t{S::kTilePanels} * (w.k + 1) * kPanelColumns : 0;
+  auto* const buffer = static_cast<float*>(
+      thread_buffer(static_cast<std::size_t>(staged + widened) * sizeof(float)));
+  for (int row = 0; row < m;) {
+    const int rows = next_rows(m - row, block);
+    const Rows in = stage_rows<S, E>(static_cast<const char*>(x) + row * ldx * E::kBytes, ldx, rows,
+                                     w.k, buffer);
+    gemm_block<S, E>(view(w), in, y + row * ldy, ldy, rows, store, panel_begin, panel_end,
+                     buffer + staged);
+    row += rows;
+  }
 }
 
 template <class S>
 void gemm(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64_t ldy, int m,
           Store store, int panel_begin, int panel_end) {
   if (m <= 0) return;
-  const std::int64_t element = w.type == DType::kF32 ? 4 : 2;
-  const int most = kBlockBytes / 4 / (w.k + 1) / S::kTileRows * S::kTileRows;
-  const int block = most < S::kTileRows ? S::kTileRows : most;
   auto* product =
-      w.type == DType::kF32 ? gemm_rows<S, typename S::F32> : gemm_rows<S, typename S::Bf16>;
-  const std::int64_t staged = std::int64_t{next_rows(m, block)} * staged_stride(w.k);
-  const std::int64_t widened = std::int64_t{S::kTilePanels} * (w.k + 1) * kPanelColumns;
-  auto* const buffer = static_cast<float*>(
-      thread_buffer(static_cast<std::size_t>(staged + widened) * sizeof(float)));
-  for (int row = 0; row < m;) {
-    const int rows = next_rows(m - row, block);
-    const Rows in = stage_rows<S>(w.type, static_cast<const char*>(x) + row * ldx * element, ldx,
-                                  rows, w.k, buffer);
-    if (w.type == DType::kBf16 && rows >= kRowsToWiden) {
-      gemm_widened<S>(view(w), in, y + row * ldy, ldy, rows, store, panel_begin, panel_end,
-                      buffer + staged);
-    } else {
-      product(view(w), in, y + row * ldy, ldy, rows, store, panel_begin, panel_end);
-    }
-    row += rows;
-  }
+      w.type == DType::kF32 ? gemm_typed<S, typename S::F32> : gemm_typed<S, typename S::Bf16>;
+  product(w, x, ldx, y, ldy, m, store, panel_begin, panel_end);
 }
 
 }  // namespace

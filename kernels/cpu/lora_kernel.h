@@ -59,7 +59,7 @@ struct ExpandTile {
 template <class S, class E>
 void expand_panels(const PanelView& b, Rows t, float scale, float* y, std::int64_t ldy, int rows,
                    int column_begin, int column_end) {
-  const int lines = b.k / E::kDepth < kChunk ? b.k / E::kDepth : kChunk;
+  const int lines = steps_of<E>(b.k) < kChunk ? steps_of<E>(b.k) : kChunk;
   const auto ahead = kPrefetchAhead / b.stride + 1;
   for (int column = column_begin; column < column_end; column += kPanelColumns) {
     const int panel = column / kPanelColumns;
@@ -70,19 +70,41 @@ void expand_panels(const PanelView& b, Rows t, float scale, float* y, std::int64
   }
 }
 
-// Copies rows of t, rounded as B's type would round them.
-template <class S>
-Rows stage_shrunk(DType type, const float* t, std::int64_t ldt, int rows, int ranks) {
+// Stores 16 values of a staged row of words, the first of which is element i: as f32 or as pairs,
+// and as the type of E rounds them.
+template <class S, class E>
+void stage_lanes(float* row, std::int64_t i, typename S::Vec value) {
+  if constexpr (kPairs<E>) {
+    S::store_bf16(reinterpret_cast<std::uint16_t*>(row) + i, value);
+  } else {
+    S::store(row + i, E::kBytes == 2 ? S::through_bf16(value) : value);
+  }
+}
+
+// Copies rows of t. The last vector is filled up with zeros.
+template <class S, class E>
+Rows stage_shrunk(const float* t, std::int64_t ldt, int rows, int ranks) {
   const std::ptrdiff_t stride = (ranks + 15) / 16 * 16;
   const std::size_t size = static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride);
   auto* out = static_cast<float*>(thread_buffer(size * sizeof(float)));
   for (int row = 0; row < rows; ++row) {
     for_vectors(ranks, [&](std::int64_t i, int lanes) {
-      const auto value = load_lanes<S>(t + row * ldt + i, lanes);
-      S::store(out + row * stride + i, type == DType::kBf16 ? S::through_bf16(value) : value);
+      stage_lanes<S, E>(out + row * stride, i, load_lanes<S>(t + row * ldt + i, lanes));
     });
   }
   return {out, stride};
+}
+
+template <class S, class E>
+void expand_rows(const PanelView& b, int most, float scale, const LoraRows& segment, const float* t,
+                 std::int64_t ldt, float* y, std::int64_t ldy, int column_begin, int column_end) {
+  const int end = segment.row + segment.rows;
+  for (int row = segment.row; row < end;) {
+    const int rows = next_rows(end - row, most);
+    expand_panels<S, E>(b, stage_shrunk<S, E>(t + row * ldt, ldt, rows, b.k), scale, y + row * ldy,
+                        ldy, rows, column_begin, column_end);
+    row += rows;
+  }
 }
 
 template <class S>
@@ -91,16 +113,10 @@ void lora_expand(LoraKind kind, const LoraRows& segment, int width, const float*
   const LoraPair& pair = *segment.pair;
   PanelView b = view(pair.b);
   b.k = lora_depth(kind, pair, width);
-  auto* expand = pair.b.type == DType::kF32 ? expand_panels<S, typename S::F32>
-                                            : expand_panels<S, typename S::Bf16>;
-  const int most = lora_rows(kind, S::kTileRows);
-  const int end = segment.row + segment.rows;
-  for (int row = segment.row; row < end;) {
-    const int rows = next_rows(end - row, most);
-    expand(b, stage_shrunk<S>(pair.b.type, t + row * ldt, ldt, rows, b.k), pair.scale,
-           y + row * ldy, ldy, rows, column_begin, column_end);
-    row += rows;
-  }
+  auto* expand = pair.b.type == DType::kF32 ? expand_rows<S, typename S::F32>
+                                            : expand_rows<S, typename S::Bf16>;
+  expand(b, lora_rows(kind, S::kTileRows), pair.scale, segment, t, ldt, y, ldy, column_begin,
+         column_end);
 }
 
 // Element [column][k] of panels, as a float.

@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "kernels/bench/peak.h"
+#include "kernels/cpu/peak.h"
 
 namespace servelab::kernels {
 namespace {

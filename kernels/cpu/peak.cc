@@ -1,6 +1,4 @@
-#include "kernels/bench/peak.h"
-
-#include "kernels/bench/machine.h"
+#include "kernels/cpu/peak.h"
 
 namespace servelab::kernels {
 namespace {
@@ -22,7 +20,9 @@ double spend_flops_portable(int rounds) {
 
 double spend_flops(Isa isa, DType type, int rounds) {
 #ifdef SERVELAB_HAVE_X86
-  if (isa == Isa::kAvx512Bf16) return spend_flops_avx512(type, rounds);
+  if (isa == Isa::kAvx512Bf16 || isa == Isa::kAvx512Bf16Dot) {
+    return spend_flops_avx512(type, rounds);
+  }
   if (isa == Isa::kAvx2) return spend_flops_avx2(rounds);
 #endif
   static_cast<void>(isa);
