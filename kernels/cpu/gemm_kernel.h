@@ -13,8 +13,12 @@ namespace {
 // Lines between the weights in use and those asked for, when they stream from memory.
 constexpr std::size_t kPrefetchAhead = 48 * kLine;
 
-// Bytes of staged x that stay in the L2 cache while all panels pass by.
-constexpr int kBlockBytes = 1 << 20;
+// Bytes of staged x that stay in the L2 cache while all panels pass by. Pairs leave room there for
+// the panels; but below some tiles of rows, the panels would pass by too often.
+template <class E>
+constexpr int kBlockBytes = kPairs<E> ? 1 << 19 : 1 << 20;
+template <class E>
+constexpr int kLeastTiles = kPairs<E> ? 3 : 1;
 
 // Rows from which on widening panels pays: every tile of rows saves a tenth of its time, and the
 // widening costs about that of one tile.
@@ -51,7 +55,8 @@ struct GemmTile {
   }
 };
 
-// Few rows: the weights stream through once, a panel at a time.
+// Few rows of floats: the weights stream through once, a panel at a time. (Pairs go by groups: a
+// single panel would have its additions wait for each other.)
 template <class S, class E>
 void gemm_stream(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
                  int panel_begin, int panel_end) {
@@ -132,7 +137,7 @@ template <class S, class E>
 void gemm_rows(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
                int panel_begin, int panel_end) {
   if (m <= 0) return;
-  if (m <= S::kTileRows) {
+  if (!kPairs<E> && m <= S::kTileRows) {
     gemm_stream<S, E>(w, x, y, ldy, m, store, panel_begin, panel_end);
     return;
   }
@@ -199,8 +204,8 @@ template <class S, class E>
 void gemm_typed(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64_t ldy, int m,
                 Store store, int panel_begin, int panel_end) {
   const std::ptrdiff_t stride = staged_stride(words_of<E>(w.k));
-  const auto most = static_cast<int>(kBlockBytes / 4 / stride / S::kTileRows * S::kTileRows);
-  const int block = most < S::kTileRows ? S::kTileRows : most;
+  const auto tiles = static_cast<int>(kBlockBytes<E> / 4 / stride / S::kTileRows);
+  const int block = (tiles < kLeastTiles<E> ? kLeastTiles<E> : tiles) * S::kTileRows;
   const std::int64_t staged = next_rows(m, block) * stride;
   const std::int64_t widened =
       E::kWords > 1 ? std::int64_t{S::kTilePanels} * (w.k + 1) * kPanelColumns : 0;
