@@ -30,6 +30,8 @@ enum class GemmLibrary : std::uint8_t {
   kEigen,   // portable; f32 arithmetic (bf16 weights are widened when packed)
   kOneDnn,  // prepacked oneDNN matmul; only where it was found at build time
 };
+inline constexpr GemmLibrary kGemmLibraries[] = {GemmLibrary::kNative, GemmLibrary::kOneDnn,
+                                                 GemmLibrary::kEigen};
 const char* name(GemmLibrary library);  // "native", "eigen", "onednn"
 bool built_with(GemmLibrary library);
 
