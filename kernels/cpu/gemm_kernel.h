@@ -73,7 +73,7 @@ void gemm_group(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, S
   const int passes = (m + S::kTileRows - 1) / S::kTileRows;
   Prefetch prefetch;
   if (panel + P < panel_end) prefetch = {w.panel(panel + P), (kChunk * P + passes - 1) / passes};
-  const int chunks = steps_of<E>(w.k) / kChunk;
+  const int chunks = w.k / E::kDepth / kChunk;
   y += panel * kPanelColumns;
   for (int row = 0; row < m;) {
     const int rows = next_rows(m - row, S::kTileRows);
@@ -185,6 +185,17 @@ Rows stage_rows(const void* x, std::int64_t ldx, int rows, int k, float* out) {
     }
   }
   return {out, stride};
+}
+
+// Stores 16 values from element i of a row of words on: as f32 or as pairs, and as the type of E
+// rounds them. Subnormal numbers may become zero.
+template <class S, class E>
+void stage_lanes(float* row, std::int64_t i, typename S::Vec value) {
+  if constexpr (kPairs<E>) {
+    S::store_pairs(reinterpret_cast<std::uint16_t*>(row) + i, value);
+  } else {
+    S::store(row + i, E::kBytes == 2 ? S::through_bf16(value) : value);
+  }
 }
 
 // `wide` has room for kTilePanels widened panels, where E is widened.

@@ -53,11 +53,6 @@ template <class E>
 constexpr int words_of(int k) {
   return kPairs<E> ? (k + 1) / 2 : k;
 }
-// Whole lines over k.
-template <class E>
-constexpr int steps_of(int k) {
-  return words_of<E>(k) / E::kWords;
-}
 
 // Weights to fetch while a tile computes: the next `lines` lines at `at` in every kChunk steps.
 // What a core reads from memory is bounded by how many lines it has asked for, and the hardware
@@ -83,7 +78,7 @@ struct Tile {
 
   // sums[r][p] += x[r] * panel p, k ascending.
   void multiply(const PanelView& w, int panel, Rows x, Prefetch prefetch) {
-    const int steps = steps_of<E>(w.k);
+    const int steps = w.k / E::kDepth;
     const char* lines = w.panel(panel);
     const float* rows[R];
 #pragma GCC unroll 16
@@ -93,17 +88,17 @@ struct Tile {
       for (int line = 0; line < prefetch.lines; ++line, prefetch.at += kLine) {
         __builtin_prefetch(prefetch.at, 0, 2);
       }
-      for (int j = 0; j < kChunk; ++j) step<E::kWords>(lines, w.stride, rows, i + j);
+      for (int j = 0; j < kChunk; ++j) step<false>(lines, w.stride, rows, i + j);
     }
-    for (; i < steps; ++i) step<E::kWords>(lines, w.stride, rows, i);
-    if constexpr (E::kWords == 2) {
-      if (w.k % 2 != 0) step<1>(lines, w.stride, rows, i);
+    for (; i < steps; ++i) step<false>(lines, w.stride, rows, i);
+    if constexpr (E::kDepth == 2) {
+      if (w.k % 2 != 0) step<true>(lines, w.stride, rows, i);
     }
   }
 
  private:
-  // The first `Words` words of a line. What the line holds of others does not matter.
-  template <int Words>
+  // One line or, with `Half`, the first of its two k: what it holds of the second does not matter.
+  template <bool Half>
   __attribute__((always_inline)) void step(const char* lines, std::size_t stride,
                                            const float* const (&rows)[R], int i) {
     Vec w[P][E::kWords];
@@ -111,9 +106,10 @@ struct Tile {
     for (int p = 0; p < P; ++p) {
       E::split(lines + static_cast<std::size_t>(p) * stride + static_cast<std::size_t>(i) * kLine,
                w[p]);
+      if constexpr (Half && kPairs<E>) w[p][0] = S::first_of_pairs(w[p][0]);
     }
 #pragma GCC unroll 2
-    for (int d = 0; d < Words; ++d) {
+    for (int d = 0; d < (Half ? 1 : E::kWords); ++d) {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const Vec x = S::set(rows[r][i * E::kWords + d]);

@@ -59,7 +59,7 @@ struct ExpandTile {
 template <class S, class E>
 void expand_panels(const PanelView& b, Rows t, float scale, float* y, std::int64_t ldy, int rows,
                    int column_begin, int column_end) {
-  const int lines = steps_of<E>(b.k) < kChunk ? steps_of<E>(b.k) : kChunk;
+  const int lines = b.k / E::kDepth < kChunk ? b.k / E::kDepth : kChunk;
   const auto ahead = kPrefetchAhead / b.stride + 1;
   for (int column = column_begin; column < column_end; column += kPanelColumns) {
     const int panel = column / kPanelColumns;
@@ -67,17 +67,6 @@ void expand_panels(const PanelView& b, Rows t, float scale, float* y, std::int64
     const Prefetch prefetch{b.panel(panel) + ahead * b.stride, lines};
     for_rows<ExpandTile<S, E>, S::kTileRows>(rows, b, panel, t, scale, y + column, ldy,
                                              left < kPanelColumns ? left : kPanelColumns, prefetch);
-  }
-}
-
-// Stores 16 values of a staged row of words, the first of which is element i: as f32 or as pairs,
-// and as the type of E rounds them.
-template <class S, class E>
-void stage_lanes(float* row, std::int64_t i, typename S::Vec value) {
-  if constexpr (kPairs<E>) {
-    S::store_bf16(reinterpret_cast<std::uint16_t*>(row) + i, value);
-  } else {
-    S::store(row + i, E::kBytes == 2 ? S::through_bf16(value) : value);
   }
 }
 

@@ -133,13 +133,16 @@ struct Avx512 {
     for (int i = 0; i < words; ++i) _mm512_store_si512(out + i * 64, b[i]);
   }
 
-  // Writes one line of 16 pairs (a[i], b[i]); a null b counts as zeros.
-  static void interleave(const char* a, const char* b, char* out) {
+  // One line of 16 pairs (a[i], b[i]); a null b counts as zeros.
+  static Vec pairs(const char* a, const char* b) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)a));
     const __m512i high = b == nullptr
                              ? _mm512_setzero_si512()
                              : _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)b));
-    _mm512_store_si512(out, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+    return {_mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)))};
+  }
+  static void interleave(const char* a, const char* b, char* out) {
+    _mm512_store_ps(out, pairs(a, b).v);
   }
 
  private:
@@ -160,6 +163,13 @@ struct Avx512Dot : Avx512 {
   };
   static Vec dot(Vec w, Vec x, Vec sum) {
     return {_mm512_dpbf16_ps(sum.v, (__m512bh)w.v, (__m512bh)x.v)};
+  }
+  static Vec first_of_pairs(Vec a) {
+    return {
+        _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0xffff)))};
+  }
+  static void store_pairs(std::uint16_t* p, Vec a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a.v));
   }
 };
 
