@@ -28,20 +28,6 @@ void pin(int processor) {
 #endif
 }
 
-// Reads `bytes` at `data`, asking for lines well before their turn.
-std::uint64_t read_all(const char* data, std::size_t bytes) {
-  std::uint64_t sums[8] = {};
-  for (std::size_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(data + i + 3072, 0, 2);
-    std::uint64_t words[8];
-    std::memcpy(words, data + i, sizeof(words));
-    for (int j = 0; j < 8; ++j) sums[j] += words[j];
-  }
-  std::uint64_t sum = 0;
-  for (const std::uint64_t s : sums) sum += s;
-  return sum;
-}
-
 double read_bandwidth(Team& team) {
   constexpr std::size_t kBytes = std::size_t{5} << 28;  // 1.25 GiB, past any cache
   const Memory memory(kBytes + 4096);
@@ -50,6 +36,7 @@ double read_bandwidth(Team& team) {
   const double time = seconds([&] {
     team.run([&](int part) {
       sink += read_all(
+          best_isa(),
           static_cast<const char*>(memory.data()) + share * static_cast<std::size_t>(part), share);
     });
   });

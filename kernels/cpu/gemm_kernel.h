@@ -13,12 +13,11 @@ namespace {
 // Lines between the weights in use and those asked for, when they stream from memory.
 constexpr std::size_t kPrefetchAhead = 48 * kLine;
 
-// Bytes of staged x that stay in the L2 cache while all panels pass by. Pairs leave room there for
-// the panels; but below some tiles of rows, the panels would pass by too often.
+// Bytes of staged x that all panels pass by for. As floats they stay in the L2 cache. Pairs may
+// fill a core's share of the L3 cache, from which tiles take no more than 4 bytes a cycle, so that
+// weights pass by less often: with a quarter of it, 512 rows and k = 11008 took a tenth longer.
 template <class E>
-constexpr int kBlockBytes = kPairs<E> ? 1 << 19 : 1 << 20;
-template <class E>
-constexpr int kLeastTiles = kPairs<E> ? 3 : 1;
+constexpr int kBlockBytes = kPairs<E> ? 1 << 21 : 1 << 20;
 
 // Rows from which on widening panels pays: every tile of rows saves a tenth of its time, and the
 // widening costs about that of one tile.
@@ -133,10 +132,26 @@ void gemm_widened(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m,
   }
 }
 
+// Very few rows take four panels at once, so that no addition waits for the one before, and leave
+// fetching to the hardware. Returns the first panel that is left.
+template <class S, class E>
+int gemm_wide(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store, int panel,
+              int panel_end) {
+  constexpr int kWide = 4;
+  for (; panel + kWide <= panel_end; panel += kWide) {
+    for_rows<GemmTile<S, E, kWide>, S::kWideRows>(m, w, panel, x, y + panel * kPanelColumns, ldy,
+                                                  store, Prefetch{});
+  }
+  return panel;
+}
+
 template <class S, class E>
 void gemm_rows(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
                int panel_begin, int panel_end) {
   if (m <= 0) return;
+  if (kPairs<E> && m <= S::kWideRows) {
+    panel_begin = gemm_wide<S, E>(w, x, y, ldy, m, store, panel_begin, panel_end);
+  }
   if (!kPairs<E> && m <= S::kTileRows) {
     gemm_stream<S, E>(w, x, y, ldy, m, store, panel_begin, panel_end);
     return;
@@ -151,20 +166,12 @@ void gemm_rows(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, St
   }
 }
 
-// The same for weights that are in cache already: few rows take four panels at once, so that no
-// addition waits for the one before.
+// The same for weights that are in cache already.
 template <class S, class E>
 void gemm_cached(const PanelView& w, Rows x, float* y, std::int64_t ldy, int m, Store store,
                  int panel_end) {
-  constexpr int kWide = 4;
-  int panel = 0;
-  if (m <= S::kWideRows) {
-    for (; panel + kWide <= panel_end; panel += kWide) {
-      for_rows<GemmTile<S, E, kWide>, S::kWideRows>(m, w, panel, x, y + panel * kPanelColumns, ldy,
-                                                    store, Prefetch{});
-    }
-  }
-  if (panel < panel_end) gemm_rows<S, E>(w, x, y, ldy, m, store, panel, panel_end);
+  const int wide = m <= S::kWideRows ? gemm_wide<S, E>(w, x, y, ldy, m, store, 0, panel_end) : 0;
+  if (wide < panel_end) gemm_rows<S, E>(w, x, y, ldy, m, store, wide, panel_end);
 }
 
 // Words between staged rows. It keeps rows of a power of two apart in the cache, which holds only
@@ -216,7 +223,7 @@ void gemm_typed(const Panels& w, const void* x, std::int64_t ldx, float* y, std:
                 Store store, int panel_begin, int panel_end) {
   const std::ptrdiff_t stride = staged_stride(words_of<E>(w.k));
   const auto tiles = static_cast<int>(kBlockBytes<E> / 4 / stride / S::kTileRows);
-  const int block = (tiles < kLeastTiles<E> ? kLeastTiles<E> : tiles) * S::kTileRows;
+  const int block = (tiles < 1 ? 1 : tiles) * S::kTileRows;
   const std::int64_t staged = next_rows(m, block) * stride;
   const std::int64_t widened =
       E::kWords > 1 ? std::int64_t{S::kTilePanels} * (w.k + 1) * kPanelColumns : 0;
