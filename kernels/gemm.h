@@ -1,9 +1,11 @@
 // Linear layers: y[m, n] = x[m, k] * W[n, k]^T (+ y), f32 accumulation.
 //
 // Batch invariance: each y[i, j] is one accumulator that starts from y (kAdd) or zero (kSet) and
-// takes k in ascending order, whatever m and the column range are. So a row's result never depends,
-// not in one bit, on the other rows of the batch, on chunking, or on how columns are shared between
-// threads. bf16 products are exact in f32; each is added with one rounding (the reference: two).
+// takes k in one order, whatever m and the column range are: ascending or, where bf16 is multiplied
+// by dot products, in ascending pairs. So a row's result never depends, not in one bit, on the
+// other rows of the batch, on chunking, or on how columns are shared between threads. bf16 products
+// are exact in f32; each is added with one rounding, so that every table gives the bits of
+// ref::gemm or, by dot products, of ref::gemm_pairs. (f32 products are rounded too there.)
 #ifndef SERVELAB_KERNELS_GEMM_H_
 #define SERVELAB_KERNELS_GEMM_H_
 
@@ -28,6 +30,8 @@ enum class GemmLibrary : std::uint8_t {
   kEigen,   // portable; f32 arithmetic (bf16 weights are widened when packed)
   kOneDnn,  // prepacked oneDNN matmul; only where it was found at build time
 };
+inline constexpr GemmLibrary kGemmLibraries[] = {GemmLibrary::kNative, GemmLibrary::kOneDnn,
+                                                 GemmLibrary::kEigen};
 const char* name(GemmLibrary library);  // "native", "eigen", "onednn"
 bool built_with(GemmLibrary library);
 

@@ -13,14 +13,16 @@
 namespace servelab::kernels {
 
 enum class Isa : std::uint8_t {
-  kReference,   // naive loops: the oracle, and the portable path
-  kAvx2,        // AVX2 + FMA
-  kAvx512Bf16,  // AVX-512 F, BW, DQ, VL and BF16
+  kReference,      // naive loops: the oracle, and the portable path
+  kAvx2,           // AVX2 + FMA
+  kAvx512Bf16,     // AVX-512 F, BW, DQ, VL and BF16; bf16 is widened and multiplied as f32
+  kAvx512Bf16Dot,  // the same, with bf16 multiplied by dot products of pairs
 };
+inline constexpr Isa kIsas[] = {Isa::kReference, Isa::kAvx2, Isa::kAvx512Bf16, Isa::kAvx512Bf16Dot};
 
 struct Ops {
   Isa isa;
-  const char* name;  // "reference", "avx2", "avx512-bf16"
+  const char* name;  // "reference", "avx2", "avx512-bf16", "avx512-bf16-dot"
   GemmFn* gemm;
   LoraShrinkFn* lora_shrink;
   LoraExpandFn* lora_expand;
@@ -36,7 +38,10 @@ struct Ops {
 };
 
 bool supported(Isa isa);  // by this processor
-Isa best_isa();           // SERVELAB_ISA=avx2 and the like overrides it, where supported
+// The fastest that this processor supports; SERVELAB_ISA=avx2 and the like overrides it, where
+// supported. Which of the two ways to multiply bf16 is faster is measured, once in a process and
+// in less than a millisecond: processors differ by a factor of two either way.
+Isa best_isa();
 const Ops& ops(Isa isa);  // supported(isa) holds
 
 }  // namespace servelab::kernels

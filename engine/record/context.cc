@@ -6,24 +6,14 @@
 
 #include <algorithm>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/processor.h"
 #include "engine/record/build_id.h"
 #include "engine/record/point_file.h"
 
 namespace servelab {
 namespace {
-
-std::string processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    const std::size_t colon = line.find(": ");
-    if (colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
-}
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
@@ -90,7 +80,8 @@ nlohmann::json units_json(const Deployment& deployment) {
 
 std::string version_text() { return "0.1.0"; }
 
-std::string context_json(const RunRecord& record, double wall_s, const std::string& device) {
+std::string context_json(const RunRecord& record, double wall_s, const std::string& device,
+                         const std::string& kernels) {
   utsname system{};
   uname(&system);
   nlohmann::json json;
@@ -100,9 +91,10 @@ std::string context_json(const RunRecord& record, double wall_s, const std::stri
   json["optimisation"] = optimisation();
   json["hdf5"] = H5_VERS_INFO;
   json["system"] = std::string(system.sysname) + " " + system.release + " " + system.machine;
-  json["processor"] = processor();
+  json["processor"] = processor_name();
   json["processors"] = sysconf(_SC_NPROCESSORS_ONLN);
   if (!device.empty()) json["device"] = device;
+  if (!kernels.empty()) json["kernels"] = kernels;
   json["written"] = utc_now();
   json["wall_s"] = wall_s;
   json["decisions_wall_s"] = to_seconds(record.cluster.decision_wall_time);

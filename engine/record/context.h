@@ -11,9 +11,10 @@ namespace servelab {
 std::string version_text();  // "0.1.0"
 
 // JSON: machine, processor, compiler, library versions, start time, the point's wall time, of which
-// the cluster policy's decisions took `decisions_wall_s`, and the accelerator that it ran on, if
-// any.
-std::string context_json(const RunRecord& record, double wall_s, const std::string& device = "");
+// the cluster policy's decisions took `decisions_wall_s`, the accelerator that it ran on, if any,
+// and what computed its linear layers, if there was a choice.
+std::string context_json(const RunRecord& record, double wall_s, const std::string& device = "",
+                         const std::string& kernels = "");
 
 // Lines for `servelab version`; `backends` are those of this build.
 std::string version_report(const std::string& backends);

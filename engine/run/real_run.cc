@@ -125,6 +125,12 @@ int devices_of(const PointSettings& settings) {
   return settings.cluster.replicas * settings.cluster.tensor_parallel;
 }
 
+// With the settings of the point.
+std::shared_ptr<const Accelerator> engine_of(const PointSettings& settings) {
+  return std::static_pointer_cast<const Accelerator>(
+      settings.runtime.backends.at(settings.backend));
+}
+
 }  // namespace
 
 std::string device_name(const PointSettings& settings, const ranks::RankGroup* group) {
@@ -132,6 +138,12 @@ std::string device_name(const PointSettings& settings, const ranks::RankGroup* g
   const std::string name = find_accelerator(settings.backend)->device_name();
   if (name.empty() || group == nullptr || devices_of(settings) == 1) return name;
   return name + "; " + group->description();
+}
+
+std::string kernels_name(const PointSettings& settings) {
+  if (!is_real(settings.backend)) return "";
+  return engine_of(settings)->kernels_name(
+      element_type(settings.backend, settings.runtime, settings.model));
 }
 
 void require_backends(const Spec& spec) {
@@ -178,8 +190,7 @@ HostShares host_shares(const PointSettings& settings) {
 std::unique_ptr<RealBackend> open_engine(const PointSettings& settings, const Workload& workload,
                                          const CostModel* cost, const RealRun& run,
                                          PromptSource prompts, ranks::RankGroup* group) {
-  const auto engine =
-      std::static_pointer_cast<const Accelerator>(settings.runtime.backends.at(settings.backend));
+  const auto engine = engine_of(settings);
   const RealBackendOptions options = backend_options(settings);
   DevicePlan base;
   base.type = element_type(settings.backend, settings.runtime, settings.model);

@@ -44,6 +44,9 @@ RealRun open_real_run(const PointSettings& settings, const Workload& workload,
 // were several; empty where the machine's context says it all.
 std::string device_name(const PointSettings& settings, const ranks::RankGroup* group);
 
+// What computes a point's linear layers; empty where its backend has but one way.
+std::string kernels_name(const PointSettings& settings);
+
 // Throws SpecError when a position's backend was not built in, or its device is not there.
 void require_backends(const Spec& spec);
 

@@ -301,8 +301,8 @@ class SpecRun {
         point_identity(spec_.id, spec_.positions[task.position], settings, *built);
     identity.key = row->key;
     identity.effective = canonical_json(effective);
-    identity.context =
-        context_json(result.record, result.wall_s, device_name(settings, options_.ranks));
+    identity.context = context_json(result.record, result.wall_s,
+                                    device_name(settings, options_.ranks), kernels_name(settings));
     const std::vector<std::byte> bytes = point_file(identity, built->workload, result.record,
                                                     result.summary, &row->point.content_digest);
     if (!locks_.is_still_mine(row->key)) return false;

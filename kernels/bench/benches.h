@@ -6,9 +6,9 @@
 
 namespace servelab::kernels {
 
-// Every linear layer of the model once, each with weights of its own so that they come from memory,
-// in every library.
-void bench_gemm(Team& team, const Machine& machine, DType type);
+// Every linear layer of a small Llama, and of a layer of a large one, each with weights of its own
+// so that they come from memory, by each choice of kernels.
+void bench_gemm(Team& team, DType type);
 
 // LoRA, attention and the element-wise operations, as shares of the linear layers of their step.
 void bench_ops(Team& team, const Machine& machine);

@@ -20,8 +20,8 @@ int main(int argc, char** argv) {
               machine.dot_flops_per_s * 1e-9, machine.fma_flops_per_s * 1e-9);
   const std::string_view part = argc > 2 ? argv[2] : "";
   const auto wanted = [part](std::string_view name) { return part.empty() || part == name; };
-  if (wanted("bf16")) bench_gemm(team, machine, DType::kBf16);
-  if (wanted("f32")) bench_gemm(team, machine, DType::kF32);
+  if (wanted("bf16")) bench_gemm(team, DType::kBf16);
+  if (wanted("f32")) bench_gemm(team, DType::kF32);
   if (wanted("ops")) bench_ops(team, machine);
   if (wanted("host-lora")) bench_host_lora();
   return 0;

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #endif
 
+#include "kernels/cpu/peak.h"
+
 namespace servelab::kernels {
 namespace {
 
@@ -26,29 +28,20 @@ void pin(int processor) {
 #endif
 }
 
-// Reads `bytes` at `data`, asking for lines well before their turn.
-std::uint64_t read_all(const char* data, std::size_t bytes) {
-  std::uint64_t sums[8] = {};
-  for (std::size_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(data + i + 3072, 0, 2);
-    std::uint64_t words[8];
-    std::memcpy(words, data + i, sizeof(words));
-    for (int j = 0; j < 8; ++j) sums[j] += words[j];
-  }
-  std::uint64_t sum = 0;
-  for (const std::uint64_t s : sums) sum += s;
-  return sum;
-}
-
+// A piece at a time, as large as a small model's weights: on a shared machine longer runs are
+// rarely left alone. A piece's turn comes again after the others, which no cache holds.
 double read_bandwidth(Team& team) {
-  constexpr std::size_t kBytes = std::size_t{5} << 28;  // 1.25 GiB, past any cache
-  const Memory memory(kBytes + 4096);
+  constexpr std::size_t kPieces = 5;
+  constexpr std::size_t kPiece = std::size_t{1} << 28;
+  const Memory memory(kPieces * kPiece);
   std::atomic<std::uint64_t> sink{0};
-  const auto share = kBytes / static_cast<std::size_t>(team.size()) / 64 * 64;
+  const auto share = kPiece / static_cast<std::size_t>(team.size()) / 64 * 64;
+  std::size_t piece = 0;
   const double time = seconds([&] {
+    const char* const from = static_cast<const char*>(memory.data()) + piece * kPiece;
+    piece = (piece + 1) % kPieces;
     team.run([&](int part) {
-      sink += read_all(
-          static_cast<const char*>(memory.data()) + share * static_cast<std::size_t>(part), share);
+      sink += read_all(best_isa(), from + share * static_cast<std::size_t>(part), share);
     });
   });
   return static_cast<double>(share) * team.size() / time;

@@ -67,9 +67,6 @@ Machine measure(Team& team);
 // Seconds of `run` at its fastest: what disturbs a run on a shared machine only ever adds.
 double seconds(const std::function<void()>& run);
 
-// Floating-point operations of one thread in `rounds` rounds; it has run when this returns.
-double spend_flops(Isa isa, DType type, int rounds);
-
 }  // namespace servelab::kernels
 
 #endif  // SERVELAB_KERNELS_BENCH_MACHINE_H_

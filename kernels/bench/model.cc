@@ -9,20 +9,7 @@
 namespace servelab::kernels {
 namespace {
 
-struct Shape {
-  int n;
-  int k;
-};
-constexpr Shape kLayer[] = {{3 * kHidden, kHidden},
-                            {kHidden, kHidden},
-                            {2 * kIntermediate, kHidden},
-                            {kHidden, kIntermediate}};
-
 constexpr int kMostHeadRows = 64;
-
-int rows_of(const Linear& layer, int m) {
-  return layer.n() != kVocabulary || m <= kMostHeadRows ? m : 1;
-}
 
 }  // namespace
 
@@ -36,28 +23,39 @@ Memory random_memory(DType type, std::size_t elements, unsigned seed) {
   return memory;
 }
 
-Model::Model(GemmLibrary library, DType type, int threads, const Memory& weights)
-    : type_(type),
-      x_(random_memory(type, std::size_t{kMostRows} * kIntermediate, 1)),
-      y_(std::max(std::size_t{kMostHeadRows} * kVocabulary,
-                  std::size_t{kMostRows} * 2 * kIntermediate) *
-         sizeof(float)) {
+Model::Model(const ModelShape& shape, const KernelChoice& choice, DType type, int threads,
+             const Memory& weights, int copies)
+    : shape_(shape),
+      type_(type),
+      x_(random_memory(type, std::size_t{kMostRows} * static_cast<std::size_t>(shape.intermediate),
+                       1)),
+      y_(static_cast<std::size_t>(
+             std::max(kMostHeadRows * shape.vocabulary, kMostRows * 2 * shape.intermediate)) *
+         sizeof(float)),
+      copies_(static_cast<std::size_t>(copies)) {
   for (auto& layers : copies_) {
-    const auto add = [&](Shape shape) {
-      layers.push_back(make_linear(library, ops(best_isa()), type, shape.n, shape.k, threads));
-      for (int part = 0; part < threads && layers.back() != nullptr; ++part) {
-        layers.back()->pack(part, type, weights.data(), shape.k);
+    const auto add = [&](int n, int k) {
+      layers.push_back(make_linear(choice.gemm, ops(choice.isa), type, n, k, threads));
+      for (int part = 0; part < threads; ++part) {
+        layers.back()->pack(part, type, weights.data(), k);
       }
     };
-    for (int layer = 0; layer < kLayers; ++layer) std::for_each(kLayer, kLayer + 4, add);
-    add({kVocabulary, kHidden});
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      add(3 * shape.hidden, shape.hidden);
+      add(shape.hidden, shape.hidden);
+      add(2 * shape.intermediate, shape.hidden);
+      add(shape.hidden, shape.intermediate);
+    }
+    if (shape.vocabulary > 0) add(shape.vocabulary, shape.hidden);
   }
 }
 
-bool Model::complete() const { return copies_[0].front() != nullptr; }
+int Model::rows_of(const Linear& layer, int m) const {
+  return layer.n() != shape_.vocabulary || m <= kMostHeadRows ? m : 1;
+}
 
 void Model::run(Team& team, int m) {
-  copy_ = (copy_ + 1) % kCopies;
+  copy_ = (copy_ + 1) % copies_.size();
   team.run([&](int part) {
     for (const auto& layer : copies_[copy_]) {
       layer->run(part, x_.data(), layer->k(), y_.floats(), layer->n(), rows_of(*layer, m),

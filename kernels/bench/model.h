@@ -1,5 +1,4 @@
-// The linear layers of a Llama of 134 million parameters, in one library; kCopies of the model, so
-// that weights come from memory and not from a large shared cache.
+// The linear layers of a Llama, by one choice of kernels.
 #ifndef SERVELAB_KERNELS_BENCH_MODEL_H_
 #define SERVELAB_KERNELS_BENCH_MODEL_H_
 
@@ -7,9 +6,11 @@
 #include <vector>
 
 #include "kernels/bench/machine.h"
+#include "kernels/choice.h"
 
 namespace servelab::kernels {
 
+// A Llama of 134 million parameters.
 inline constexpr int kHidden = 768;
 inline constexpr int kHeads = 12;
 inline constexpr int kHeadDim = 64;
@@ -17,15 +18,34 @@ inline constexpr int kIntermediate = 2048;
 inline constexpr int kVocabulary = 32000;
 inline constexpr int kLayers = 12;
 inline constexpr int kMostRows = 512;
+
+struct ModelShape {
+  const char* name;
+  int hidden;
+  int intermediate;
+  int vocabulary;  // 0: no head
+  int layers;
+
+  constexpr std::size_t largest() const {  // elements of a matrix
+    const int n = vocabulary > 2 * intermediate ? vocabulary : 2 * intermediate;
+    return static_cast<std::size_t>(n) * static_cast<std::size_t>(hidden);
+  }
+};
+inline constexpr ModelShape kLlama134m = {"Llama, 134M", kHidden, kIntermediate, kVocabulary,
+                                          kLayers};
+inline constexpr ModelShape kLlama7bLayer = {"a layer of Llama 7B", 4096, 11008, 0, 1};
+
+// Of a model that is timed by itself, so that weights come from memory and not from a large shared
+// cache.
 inline constexpr int kCopies = 4;
 
 class Model {
  public:
-  // weights: at least kVocabulary * kHidden elements of `type`, the rows of every layer.
-  Model(GemmLibrary library, DType type, int threads, const Memory& weights);
+  // choice: of kernel_choices(type). weights: shape.largest() elements of `type`, the rows of every
+  // layer.
+  Model(const ModelShape& shape, const KernelChoice& choice, DType type, int threads,
+        const Memory& weights, int copies);
 
-  // Whether the library was built in and has the type.
-  bool complete() const;
   // One pass over all layers of the next copy with m rows. The head takes one row where m is a
   // prompt's length.
   void run(Team& team, int m);
@@ -35,11 +55,14 @@ class Model {
   double error(Team& team, const Memory& weights, int m);
 
  private:
+  int rows_of(const Linear& layer, int m) const;
+
+  ModelShape shape_;
   DType type_;
   Memory x_;
   Memory y_;
-  int copy_ = 0;
-  std::vector<std::unique_ptr<Linear>> copies_[kCopies];
+  std::size_t copy_ = 0;
+  std::vector<std::vector<std::unique_ptr<Linear>>> copies_;
 };
 
 // elements of `type`, uniform in [-1, 1].

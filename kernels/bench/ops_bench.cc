@@ -265,7 +265,7 @@ void bench_elementwise(Team& team, double prefill_s) {
 
 void bench_ops(Team& team, const Machine& machine) {
   const Memory weights = random_memory(kType, std::size_t{kVocabulary} * kHidden, 2);
-  Model model(GemmLibrary::kNative, kType, team.size(), weights);
+  Model model(kLlama134m, {.isa = best_isa()}, kType, team.size(), weights, kCopies);
   bench_lora(team, model);
   const double prefill = seconds([&] { model.run(team, kMostRows); });
   bench_attention(team, machine, prefill);

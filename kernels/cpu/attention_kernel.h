@@ -92,7 +92,7 @@ class AttentionBlock {
       const float* from = q + query * ldq + static_cast<std::int64_t>(kv_head_) * group_ * d;
       const std::int64_t to = static_cast<std::int64_t>(row_of(query)) * d;
       for (int i = 0; i < group_ * d; i += kLanes) {
-        S::store(q_ + to + i, rounded(S::load(from + i)));
+        stage_lanes<S, E>(q_, to + i, S::load(from + i));
         S::store(out_ + to + i, S::zero());
       }
     }
@@ -169,7 +169,7 @@ class AttentionBlock {
     const int panels =
         last_visible < kKeyTile ? (last_visible + kPanelColumns - 1) / kPanelColumns : 4;
     const PanelView keys{keys_, static_cast<std::size_t>(d / E::kDepth) * kLine, kKeyTile, d};
-    gemm_cached<S, E>(keys, Rows{q_, d}.from(row), scores_ + row * kKeyTile, kKeyTile,
+    gemm_cached<S, E>(keys, Rows{q_, words_of<E>(d)}.from(row), scores_ + row * kKeyTile, kKeyTile,
                       row_of(end_) - row, Store::kSet, panels);
     for (int query = first; query < end_; ++query) {
       const int count = visible(query, tile) < kKeyTile ? visible(query, tile) : kKeyTile;
@@ -210,11 +210,26 @@ class AttentionBlock {
     typename S::Vec sums[N];
 #pragma GCC unroll 4
     for (int v = 0; v < N; ++v) sums[v] = S::load(out + v * kLanes);
-    for (int key = 0; key < count; ++key) {
-      const char* row = tile_->values[key] + static_cast<std::ptrdiff_t>(column) * E::kBytes;
-      const auto weight = S::set(weights[key]);
+    const std::ptrdiff_t offset = static_cast<std::ptrdiff_t>(column) * E::kBytes;
+    if constexpr (kPairs<E>) {
+      for (int key = 0; key < count; key += 2) {
+        const char* row = tile_->values[key] + offset;
+        const char* next = key + 1 < count ? tile_->values[key + 1] + offset : nullptr;
+        const auto weight = S::set(weights[key / 2]);
 #pragma GCC unroll 4
-      for (int v = 0; v < N; ++v) sums[v] = S::fma(value_lanes(row, v), weight, sums[v]);
+        for (int v = 0; v < N; ++v) {
+          const int lanes = v * kLanes * E::kBytes;
+          const auto pairs = S::pairs(row + lanes, next == nullptr ? nullptr : next + lanes);
+          sums[v] = S::dot(pairs, weight, sums[v]);
+        }
+      }
+    } else {
+      for (int key = 0; key < count; ++key) {
+        const char* row = tile_->values[key] + offset;
+        const auto weight = S::set(weights[key]);
+#pragma GCC unroll 4
+        for (int v = 0; v < N; ++v) sums[v] = S::fma(value_lanes(row, v), weight, sums[v]);
+      }
     }
 #pragma GCC unroll 4
     for (int v = 0; v < N; ++v) S::store(out + v * kLanes, sums[v]);
@@ -247,8 +262,8 @@ class AttentionBlock {
     return next;
   }
 
-  // Turns a row's first `count` scores into weights exp(score - maximum) and zeros, and scales what
-  // the row has gathered so far to the new maximum. Works in powers of two.
+  // Turns a row's first `count` scores into weights exp(score - maximum) and zeros, as words, and
+  // scales what the row has gathered so far to the new maximum. Works in powers of two.
   void soften(int row, int count) {
     constexpr int kVectors = kKeyTile / kLanes;
     float* scores = scores_ + row * kKeyTile;
@@ -266,7 +281,7 @@ class AttentionBlock {
     for (int v = 0; v < kVectors; ++v) s[v] = rounded(exp2<S>(S::sub(s[v], maximum)));
     if (count < kKeyTile) keep_lanes(s, count, 0);
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) S::store(scores + v * kLanes, s[v]);
+    for (int v = 0; v < kVectors; ++v) stage_lanes<S, E>(scores, v * kLanes, s[v]);
     // The sums are of weights as rounded, so that the normaliser matches what it divides.
     const auto total = S::add(S::add(s[0], s[1]), S::add(s[2], s[3]));
     float* sums = sums_ + row * kLanes;
@@ -302,7 +317,7 @@ class AttentionBlock {
     const int d = cache_.head_dim;
     const char* lines = values_ + static_cast<std::size_t>(first / E::kDepth) * kLine;
     const PanelView values{lines, kKeyTile / E::kDepth * kLine, d, end - first};
-    gemm_cached<S, E>(values, Rows{scores_ + first, kKeyTile}.from(row),
+    gemm_cached<S, E>(values, Rows{scores_ + words_of<E>(first), kKeyTile}.from(row),
                       out_ + static_cast<std::int64_t>(row) * d, d, rows, Store::kAdd,
                       d / kPanelColumns);
   }

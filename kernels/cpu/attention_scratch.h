@@ -19,8 +19,8 @@ struct AttentionScratch {
   // Byte offsets of:
   std::size_t keys;    // panels of kKeyTile columns, k = head_dim
   std::size_t values;  // panels of head_dim columns, k = kKeyTile
-  std::size_t q;       // f32 [rows][head_dim]
-  std::size_t scores;  // f32 [rows][kKeyTile], later the weights that they become
+  std::size_t q;       // words [rows][head_dim], which pairs fill half
+  std::size_t scores;  // f32 [rows][kKeyTile], later words of the weights that they become
   std::size_t out;     // f32 [rows][head_dim], not yet divided by the sums
   std::size_t maxima;  // f32 [rows]
   std::size_t sums;    // f32 [rows][16], to be added up in the end

@@ -8,6 +8,7 @@ namespace servelab::kernels {
 
 extern const Ops kAvx2Ops;
 extern const Ops kAvx512Bf16Ops;
+extern const Ops kAvx512Bf16DotOps;
 
 }  // namespace servelab::kernels
 

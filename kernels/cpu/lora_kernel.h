@@ -70,19 +70,30 @@ void expand_panels(const PanelView& b, Rows t, float scale, float* y, std::int64
   }
 }
 
-// Copies rows of t, rounded as B's type would round them.
-template <class S>
-Rows stage_shrunk(DType type, const float* t, std::int64_t ldt, int rows, int ranks) {
+// Copies rows of t. The last vector is filled up with zeros.
+template <class S, class E>
+Rows stage_shrunk(const float* t, std::int64_t ldt, int rows, int ranks) {
   const std::ptrdiff_t stride = (ranks + 15) / 16 * 16;
   const std::size_t size = static_cast<std::size_t>(rows) * static_cast<std::size_t>(stride);
   auto* out = static_cast<float*>(thread_buffer(size * sizeof(float)));
   for (int row = 0; row < rows; ++row) {
     for_vectors(ranks, [&](std::int64_t i, int lanes) {
-      const auto value = load_lanes<S>(t + row * ldt + i, lanes);
-      S::store(out + row * stride + i, type == DType::kBf16 ? S::through_bf16(value) : value);
+      stage_lanes<S, E>(out + row * stride, i, load_lanes<S>(t + row * ldt + i, lanes));
     });
   }
   return {out, stride};
+}
+
+template <class S, class E>
+void expand_rows(const PanelView& b, int most, float scale, const LoraRows& segment, const float* t,
+                 std::int64_t ldt, float* y, std::int64_t ldy, int column_begin, int column_end) {
+  const int end = segment.row + segment.rows;
+  for (int row = segment.row; row < end;) {
+    const int rows = next_rows(end - row, most);
+    expand_panels<S, E>(b, stage_shrunk<S, E>(t + row * ldt, ldt, rows, b.k), scale, y + row * ldy,
+                        ldy, rows, column_begin, column_end);
+    row += rows;
+  }
 }
 
 template <class S>
@@ -91,16 +102,10 @@ void lora_expand(LoraKind kind, const LoraRows& segment, int width, const float*
   const LoraPair& pair = *segment.pair;
   PanelView b = view(pair.b);
   b.k = lora_depth(kind, pair, width);
-  auto* expand = pair.b.type == DType::kF32 ? expand_panels<S, typename S::F32>
-                                            : expand_panels<S, typename S::Bf16>;
-  const int most = lora_rows(kind, S::kTileRows);
-  const int end = segment.row + segment.rows;
-  for (int row = segment.row; row < end;) {
-    const int rows = next_rows(end - row, most);
-    expand(b, stage_shrunk<S>(pair.b.type, t + row * ldt, ldt, rows, b.k), pair.scale,
-           y + row * ldy, ldy, rows, column_begin, column_end);
-    row += rows;
-  }
+  auto* expand = pair.b.type == DType::kF32 ? expand_rows<S, typename S::F32>
+                                            : expand_rows<S, typename S::Bf16>;
+  expand(b, lora_rows(kind, S::kTileRows), pair.scale, segment, t, ldt, y, ldy, column_begin,
+         column_end);
 }
 
 // Element [column][k] of panels, as a float.

@@ -27,4 +27,22 @@ constinit const Ops kAvx512Bf16Ops = {
     .add_scaled = add_scaled<Avx512>,
 };
 
+// What multiplies nothing in pairs is as above.
+constinit const Ops kAvx512Bf16DotOps = {
+    .isa = Isa::kAvx512Bf16Dot,
+    .name = "avx512-bf16-dot",
+    .gemm = gemm<Avx512Dot>,
+    .lora_shrink = lora_shrink<Avx512Dot>,
+    .lora_expand = lora_expand<Avx512Dot>,
+    .lora_merge = lora_merge<Avx512>,
+    .attention = attention<Avx512Dot>,
+    .kv_write = kv_write<Avx512>,
+    .rms_norm = rms_norm<Avx512>,
+    .rope = rope<Avx512>,
+    .swiglu = swiglu<Avx512>,
+    .widen = widen<Avx512>,
+    .narrow = narrow<Avx512>,
+    .add_scaled = add_scaled<Avx512>,
+};
+
 }  // namespace servelab::kernels

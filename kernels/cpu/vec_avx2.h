@@ -116,6 +116,7 @@ struct Avx2 {
 
   struct F32 {
     static constexpr int kDepth = 1;
+    static constexpr int kWords = 1;
     static constexpr int kBytes = 4;
     static void split(const char* line, Vec (&parts)[1]) {
       parts[0] = load(reinterpret_cast<const float*>(line));
@@ -123,6 +124,7 @@ struct Avx2 {
   };
   struct Bf16 {
     static constexpr int kDepth = 2;
+    static constexpr int kWords = 2;
     static constexpr int kBytes = 2;
     static void split(const char* line, Vec (&parts)[2]) {
       const __m256i lo = _mm256_load_si256(reinterpret_cast<const __m256i*>(line));

@@ -81,16 +81,18 @@ struct Avx512 {
   // Rounds to bf16 and back. Subnormals become zero.
   static Vec through_bf16(Vec a) { return widen_bf16((__m256i)_mm512_cvtneps_pbh(a.v)); }
 
-  // A line of a panel is 64 bytes: 16 columns of kDepth neighbouring k, here as one vector for each
-  // k. bf16 is widened and multiplied as f32: vdpbf16ps starts every second cycle on the processors
-  // that this was measured on, so two fused multiply-adds take half its time, and are exact.
+  // A line of a panel is 64 bytes: 16 columns of kDepth neighbouring k, here as kWords vectors,
+  // each for one word of x. bf16 is widened and multiplied as f32, which is exact; Avx512Dot does
+  // not.
   struct F32 {
     static constexpr int kDepth = 1;
+    static constexpr int kWords = 1;
     static constexpr int kBytes = 4;
     static void split(const char* line, Vec (&parts)[1]) { parts[0] = {_mm512_load_ps(line)}; }
   };
   struct Bf16 {
     static constexpr int kDepth = 2;
+    static constexpr int kWords = 2;
     static constexpr int kBytes = 2;
     static void split(const char* line, Vec (&parts)[2]) {
       const __m512i pairs = _mm512_load_si512(line);
@@ -131,18 +133,43 @@ struct Avx512 {
     for (int i = 0; i < words; ++i) _mm512_store_si512(out + i * 64, b[i]);
   }
 
-  // Writes one line of 16 pairs (a[i], b[i]); a null b counts as zeros.
-  static void interleave(const char* a, const char* b, char* out) {
+  // One line of 16 pairs (a[i], b[i]); a null b counts as zeros.
+  static Vec pairs(const char* a, const char* b) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)a));
     const __m512i high = b == nullptr
                              ? _mm512_setzero_si512()
                              : _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)b));
-    _mm512_store_si512(out, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+    return {_mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)))};
+  }
+  static void interleave(const char* a, const char* b, char* out) {
+    _mm512_store_ps(out, pairs(a, b).v);
   }
 
  private:
   static Vec widen_bf16(__m256i x) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
+  }
+};
+
+// The same, with bf16 multiplied in pairs: a line is one vector, and vdpbf16ps adds the products of
+// the second k, then those of the first, each with one rounding. It takes subnormal numbers for
+// zero and returns none.
+struct Avx512Dot : Avx512 {
+  struct Bf16 {
+    static constexpr int kDepth = 2;
+    static constexpr int kWords = 1;
+    static constexpr int kBytes = 2;
+    static void split(const char* line, Vec (&parts)[1]) { parts[0] = {_mm512_load_ps(line)}; }
+  };
+  static Vec dot(Vec w, Vec x, Vec sum) {
+    return {_mm512_dpbf16_ps(sum.v, (__m512bh)w.v, (__m512bh)x.v)};
+  }
+  static Vec first_of_pairs(Vec a) {
+    return {
+        _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0xffff)))};
+  }
+  static void store_pairs(std::uint16_t* p, Vec a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a.v));
   }
 };
 

@@ -1,5 +1,7 @@
 // GEMM and LoRA.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "kernels/ref/ref.h"
 
@@ -11,6 +13,15 @@ int depth(LoraKind kind, const LoraPair& pair, int width) {
   return traits(kind).padded ? std::min(width, pair.b.k) : pair.rank;
 }
 
+float flushed(float x) {
+  return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
+}
+
+// sum + a * b with one rounding, without subnormal numbers.
+float add_product(float a, float b, float sum) {
+  return flushed(std::fma(flushed(a), flushed(b), flushed(sum)));
+}
+
 }  // namespace
 
 void gemm(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64_t ldy, int m,
@@ -20,6 +31,23 @@ void gemm(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64
     for (int j = panel_begin * kPanelColumns; j < end; ++j) {
       float sum = store == Store::kAdd ? y[i * ldy + j] : 0;
       for (int k = 0; k < w.k; ++k) sum += load(w.type, x, i * ldx + k) * at(w, j, k);
+      y[i * ldy + j] = sum;
+    }
+  }
+}
+
+void gemm_pairs(const Panels& w, const void* x, std::int64_t ldx, float* y, std::int64_t ldy, int m,
+                Store store, int panel_begin, int panel_end) {
+  const int end = std::min(w.n, panel_end * kPanelColumns);
+  for (int i = 0; i < m; ++i) {
+    for (int j = panel_begin * kPanelColumns; j < end; ++j) {
+      float sum = store == Store::kAdd ? y[i * ldy + j] : 0;
+      for (int k = 0; k < w.k; k += 2) {
+        const bool pair = k + 1 < w.k;
+        sum = add_product(pair ? load(w.type, x, i * ldx + k + 1) : 0, pair ? at(w, j, k + 1) : 0,
+                          sum);
+        sum = add_product(load(w.type, x, i * ldx + k), at(w, j, k), sum);
+      }
       y[i * ldy + j] = sum;
     }
   }

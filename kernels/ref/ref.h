@@ -8,6 +8,10 @@
 namespace servelab::kernels::ref {
 
 GemmFn gemm;
+// With bf16 as dot products of pairs (vdpbf16ps) take it: of two neighbouring k the second comes
+// first, each product is added with one rounding, and a subnormal number is zero. k is filled up to
+// an even number with zeros.
+GemmFn gemm_pairs;
 LoraShrinkFn lora_shrink;
 LoraExpandFn lora_expand;
 LoraMergeFn lora_merge;

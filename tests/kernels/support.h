@@ -114,6 +114,8 @@ inline std::string isa_name(Isa isa) {
       return "avx2";
     case Isa::kAvx512Bf16:
       return "avx512bf16";
+    case Isa::kAvx512Bf16Dot:
+      return "avx512bf16dot";
   }
   return "unknown";
 }
@@ -130,7 +132,7 @@ class KernelTest : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
 };
 
 inline auto every_isa_and_type() {
-  return ::testing::Combine(::testing::Values(Isa::kReference, Isa::kAvx2, Isa::kAvx512Bf16),
+  return ::testing::Combine(::testing::ValuesIn(kIsas),
                             ::testing::Values(DType::kF32, DType::kBf16));
 }
 inline std::string parameter_name(const ::testing::TestParamInfo<std::tuple<Isa, DType>>& info) {

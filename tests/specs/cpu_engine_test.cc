@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "engine/backend/cost/hardware.h"
+#include "engine/record/hdf5_reader.h"
 #include "tests/support/program.h"
 
 namespace servelab {
@@ -12,6 +13,7 @@ namespace {
 
 using test::ProgramResult;
 using test::run_program;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -46,6 +48,32 @@ TEST_F(CpuEngine, RunsAndReplaysToTheSameDecisions) {
   EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
   EXPECT_THAT(replay.out, HasSubstr("slora  seed=0: "));
   EXPECT_THAT(replay.out, HasSubstr("decisions identical"));
+}
+
+// What computed a point is in its context; "auto" is what the cache folder says, for every process.
+TEST_F(CpuEngine, AResultSaysWhatMultiplied) {
+  const std::string file = spec("techniques: [slora]\nsweep:\n  runtime.gemm: [auto, native]\n");
+  const test::ProgramSettings settings{SERVELAB_BINARY, {{"XDG_CACHE_HOME", folder_ / "cache"}}};
+  std::string kept;
+  for (const char* out : {"first", "second"}) {
+    const ProgramResult result =
+        test::Program(settings, {"run", file, "--out", folder_ / out}).wait();
+    ASSERT_EQ(result.code, 0) << result.err;
+    const std::string now = test::read_file(folder_ / "cache/servelab/kernels/bf16");
+    EXPECT_TRUE(kept.empty() || now == kept) << now;
+    kept = now;
+    const std::size_t line = kept.rfind('\n', kept.size() - 2) + 1;
+    const std::string choice = kept.substr(line, kept.size() - 1 - line);
+    std::vector<std::string> said;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / out)) {
+      const std::filesystem::path& path = entry.path();
+      if (path.extension() != ".h5" || path.filename() == "collected.h5") continue;
+      said.push_back(Hdf5Reader(path.string()).texts("/context").at(0));
+    }
+    EXPECT_EQ(said.size(), 2u);
+    EXPECT_THAT(said, Contains(HasSubstr("\"kernels\":\"" + choice + "\"")));
+    EXPECT_THAT(said, Contains(HasSubstr("\"kernels\":\"native ")));
+  }
 }
 
 TEST_F(CpuEngine, AdaptersLoadFromDisk) {

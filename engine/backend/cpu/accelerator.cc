@@ -7,6 +7,7 @@
 #include <climits>
 
 #include "engine/backend/cpu/cpu_device.h"
+#include "engine/backend/cpu/kernel_choice.h"
 #include "engine/backend/device/buffer.h"
 #include "engine/backend/device/thread_team.h"
 #include "kernels/panels.h"
@@ -38,8 +39,9 @@ class CpuAccelerator final : public Accelerator {
     f.add("threads", &threads_,
           "on cpu: compute threads per replica; 0: the processors, shared out")
         .range(0, 1024);
-    f.add("gemm", &gemm_, "on cpu: library of the dense layers")
-        .one_of({"native", "eigen", "onednn"});
+    f.add("gemm", &gemm_,
+          "on cpu: library of the linear layers; auto: the fastest, as measured once")
+        .one_of({"auto", "native", "eigen", "onednn"});
   }
   int devices() const override { return INT_MAX; }  // replicas share the cores
   void check_devices(int /*replicas*/, int ranks) const override {
@@ -54,6 +56,9 @@ class CpuAccelerator final : public Accelerator {
     return facts;
   }
   std::string device_name() const override { return ""; }
+  std::string kernels_name(DType type) const override {
+    return kernels::text(choose_kernels(gemm_, type));
+  }
   std::string profile_stem(int threads) const override {
     return "cpu-" + std::to_string(threads) + "t";
   }
@@ -92,8 +97,9 @@ class CpuAccelerator final : public Accelerator {
         plan.host_threads > 0 ? plan.host_threads : static_cast<int>(usable_cores().size());
     options.cores = plan.host_cores;
     options.host_lora = plan.lora;
-    options.isa = kernels::best_isa();
-    options.gemm = gemm_library();
+    const kernels::KernelChoice choice = choose_kernels(gemm_, plan.type);
+    options.isa = choice.isa;
+    options.gemm = choice.gemm;
     options.type = plan.type;
     options.adapter_bytes = adapter_bytes(model, plan);
     if (plan.merges) options.merge_targets = plan.targets;
@@ -110,18 +116,12 @@ class CpuAccelerator final : public Accelerator {
   }
 
  private:
-  kernels::GemmLibrary gemm_library() const {
-    for (const auto library : {kernels::GemmLibrary::kEigen, kernels::GemmLibrary::kOneDnn}) {
-      if (gemm_ == kernels::name(library)) return library;
-    }
-    return kernels::GemmLibrary::kNative;
-  }
   [[noreturn]] static void refuse_ranks() {
     throw SpecError("cluster.tensor_parallel: the CPU engine runs a replica on one device; use 1");
   }
 
   int threads_ = 0;
-  std::string gemm_ = "native";
+  std::string gemm_ = "auto";
 };
 
 [[maybe_unused]] const bool registered =

@@ -93,6 +93,8 @@ class Accelerator : public BackendKind {
   virtual DeviceFacts facts(int device) const = 0;
   // For records: empty where the machine's context says it all.
   virtual std::string device_name() const { return facts(0).name; }
+  // For records: what computes linear layers of `type`; empty where there is but one way.
+  virtual std::string kernels_name(kernels::DType /*type*/) const { return ""; }
   // Begins the name of a profile that is measured here with so many threads.
   virtual std::string profile_stem(int threads) const = 0;
   virtual ElementTypes element_types() const = 0;

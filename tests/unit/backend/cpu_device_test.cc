@@ -286,7 +286,7 @@ std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (const DType type : {DType::kF32, DType::kBf16}) {
     all.push_back({Isa::kReference, type, 1});
-    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512Bf16}) {
+    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512Bf16, Isa::kAvx512Bf16Dot}) {
       if (!kernels::supported(isa)) continue;
       for (const int threads : {1, 2, 3}) all.push_back({isa, type, threads});
     }

@@ -202,8 +202,7 @@ TEST_P(CpuGolden, TheDeviceTakesOverFromTheHostAtAnyLayer) {
 
 std::vector<kernels::Isa> isas() {
   std::vector<kernels::Isa> list;
-  for (const auto isa :
-       {kernels::Isa::kReference, kernels::Isa::kAvx2, kernels::Isa::kAvx512Bf16}) {
+  for (const auto isa : kernels::kIsas) {
     if (kernels::supported(isa)) list.push_back(isa);
   }
   return list;
