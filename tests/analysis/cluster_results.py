@@ -21,7 +21,8 @@ def latency(technique: str, rate: float, seed: int, scale: float = 1) -> dict[st
     mean = 0.015 + 0.5 * (rate / capacity) ** 2
     queueing = max(mean - 0.02, 1e-4) * 200
     return {MEAN: mean, ARTIFACT_MEAN: 1.5 * mean, "latency_mean_s": 200 * mean,
-            "queueing_mean_s": queueing, "requests_per_s": min(rate, capacity)}
+            "queueing_mean_s": queueing, "requests_per_s": min(rate, capacity),
+            "queueing_per_token_mean_of_ratios_s": 1.5 * queueing / 200}
 
 
 def fig09(spec: Any) -> None:

@@ -260,16 +260,17 @@ def test_openmetrics_needs_series(tmp_path, capfd) -> None:
 
 
 @needs_servelab
-def test_measured_rows_give_back_the_costs_that_they_were_made_with(tmp_path, monkeypatch) -> None:
+def test_measured_rows_give_back_the_costs_that_they_were_made_with(tmp_path) -> None:
     """A twin's steps and runs, as if they were another server's: the fit is that twin's profile."""
     spec = yaml.safe_load((ROOT / "experiments/base/server/llama-134m-cpu.yaml").read_text())
     sweep = {"workload.adapters.count": [4, 24], "engine.adapter_slots": [2, 24],
              "workload.adapters.ranks": [[8], [16, 32]],
              "workload.popularity.weights": [[1.6, 0.8], [0.2, 0.1]]}
     results = run(tmp_path, {**spec, "record": {"steps": True}, "sweep": sweep}, "rows")
-    monkeypatch.chdir(tmp_path)
-    assert main(["rows", "--format", "measured-rows", "--out", "rows.csv"]) == 0
-    rows = list(csv.DictReader(Path("rows.csv").open()))
+    table = tmp_path / "rows.csv"
+    assert main(["rows", "--results", str(tmp_path / "results"), "--format", "measured-rows",
+                 "--out", str(table)]) == 0
+    rows = list(csv.DictReader(table.open()))
     runs = [row for row in rows if not row["step.decodes"]]
     assert len(runs) == len(results.columns["key"]) == 16 < len(rows) / 20
     assert {row["workload.adapters.ranks"] for row in runs} == {"[8]", "[16 32]"}
@@ -277,10 +278,10 @@ def test_measured_rows_give_back_the_costs_that_they_were_made_with(tmp_path, mo
         summary = results.point(index).summary()
         assert float(row["measured.itl_s"]) == summary["itl_mean_s"]
         assert float(row["measured.tokens_per_s"]) == summary["total_tokens_per_s"]
-    done = subprocess.run([SERVELAB, "calibrate", "--from", "rows.csv", "--spec",
-                           ROOT / "experiments/base/server/llama-134m-cpu.yaml", "--experiments",
-                           ROOT / "experiments", "--out", "fitted.yaml"], capture_output=True,
-                          text=True, check=True)
+    done = subprocess.run([SERVELAB, "calibrate", "--from", table, "--spec",
+                           "experiments/base/server/llama-134m-cpu.yaml", "--out",
+                           tmp_path / "fitted.yaml"], cwd=ROOT, capture_output=True, text=True,
+                          check=True)
     # Its knots and kernels are not the terms of rows, so that steps are some percent off.
     steps, runs_off = (float(number) for number in re.search(
         r"single steps ([\d.]+) %, 16 whole runs ([\d.]+) %", done.stdout).groups())
