@@ -510,7 +510,8 @@ std::vector<RankCorrelation> rank_correlations(const std::vector<ValidatedPoint>
   std::vector<std::pair<RankCorrelation, std::map<std::string, Series>>> found;
   for (const ValidatedPoint& p : points) {
     if (!p.problem.empty() || p.variant.rfind(kTwin, 0) != 0) continue;
-    for (const auto& [key, value] : p.settings) {
+    for (const auto& setting : p.settings) {
+      const std::string& key = setting.first;
       std::string others;
       for (const auto& [other, its] : p.settings) {
         if (other != key) others += other + "=" + its + " ";
@@ -524,7 +525,7 @@ std::vector<RankCorrelation> rank_correlations(const std::vector<ValidatedPoint>
         at->first.key = key;
         at->first.source = p.source;
       }
-      Throughput& sum = at->second[others][value];
+      Throughput& sum = at->second[others][setting.second];
       sum.measured += p.engine.tokens_per_s;
       sum.twin += p.twin.tokens_per_s;
       ++sum.rows;
