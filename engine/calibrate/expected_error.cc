@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::size_t kMostRuns = 24;
 
-double at(const TermValues& values, RowTerm term) { return values[static_cast<std::size_t>(term)]; }
-
 RowFit scaled(RowFit fit, const std::vector<RowTerm>& terms, double factor) {
   for (const RowTerm term : terms) fit.us[static_cast<std::size_t>(term)] *= factor;
   return fit;

@@ -36,6 +36,12 @@ inline constexpr std::array kRowTerms = {
     "step", "token",           "adapter",  "rank of an adapter",    "token and adapter",
     "slot", "waiting request", "key read", "token with an adapter", "prompt token"};
 using TermValues = std::array<double, kRowTerms.size()>;
+inline double& at(TermValues& values, RowTerm term) {
+  return values[static_cast<std::size_t>(term)];
+}
+inline double at(const TermValues& values, RowTerm term) {
+  return values[static_cast<std::size_t>(term)];
+}
 
 // One step's scheduling, where it was measured by itself.
 struct SchedulingRow {
@@ -78,6 +84,9 @@ struct RowFit {
   double load_s = std::numeric_limits<double>::quiet_NaN();  // mean of one load
 };
 
+// Of all rows, in order of appearance.
+std::vector<std::string> keys_of(const MeasuredRows& rows);
+
 // Throws SpecError, naming what to measure, where there are fewer rows than terms can be told from.
 std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
                                    const std::string& data_dir);
@@ -87,23 +96,10 @@ std::vector<RowEquation> equations(const Spec& spec, const MeasuredRows& rows,
 RowFit fit_rows(std::vector<RowEquation> equations, const std::vector<SchedulingRow>& scheduling,
                 const std::vector<std::string>& keys, const TermValues* elsewhere = nullptr);
 
-// A line per equation, microseconds: measured, fitted, fitted to rows without it, and the terms.
-std::string rows_csv(const std::vector<RowEquation>& equations, const RowFit& fit);
-
 // What the cost model reads; `load_bytes_per_s`: of adapters, beside load_s for each.
 void put_constants(const RowFit& fit, FittedConstants* constants);
-
-struct CalibrateFromOptions {
-  std::string rows;  // CSV
-  std::string spec;
-  std::string terms_from;  // a hardware profile; empty: none
-  std::string expect;      // CSV: runs whose error to expect; empty: the spec's own
-  std::string experiments = "experiments";
-  std::string data_dir;
-  std::string out;  // the profile
-};
-// Prints what was fitted and writes a profile that extends the spec's hardware.
-void calibrate_from(const CalibrateFromOptions& options);
+// The inverse, of a profile that was fitted to rows.
+TermValues terms_in(const FittedConstants& constants);
 
 }  // namespace servelab
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engine/calibrate/calibrate.h"
+#include "engine/calibrate/calibrate_from.h"
 #include "engine/calibrate/op_times.h"
-#include "engine/calibrate/row_fit.h"
 #include "engine/calibrate/validate.h"
 #include "engine/cli/adapters_cli.h"
 #include "engine/cli/doctor/doctor_cli.h"

@@ -3,8 +3,8 @@
 #define SERVELAB_CLI_ENGINE_CLI_H_
 
 #include "engine/calibrate/calibrate.h"
+#include "engine/calibrate/calibrate_from.h"
 #include "engine/calibrate/op_times.h"
-#include "engine/calibrate/row_fit.h"
 #include "engine/cli/generate.h"
 
 namespace CLI {

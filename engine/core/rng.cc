@@ -112,11 +112,11 @@ Categorical::Categorical(const std::vector<double>& weights) {
   SL_CHECK(sum > 0, "all weights are zero");
 }
 
-std::size_t Categorical::draw(RngStream* rng) const {
-  const double u = rng->uniform() * cumulative_.back();
-  const auto at = std::upper_bound(cumulative_.begin(), cumulative_.end(), u);
-  if (at != cumulative_.end()) return static_cast<std::size_t>(at - cumulative_.begin());
-  // u rounded up to the total: the last index that has weight.
+std::size_t Categorical::at(double u) const {
+  const double level = u * cumulative_.back();
+  const auto above = std::upper_bound(cumulative_.begin(), cumulative_.end(), level);
+  if (above != cumulative_.end()) return static_cast<std::size_t>(above - cumulative_.begin());
+  // The product rounded up to the total: the last index that has weight.
   const auto last = std::lower_bound(cumulative_.begin(), cumulative_.end(), cumulative_.back());
   return static_cast<std::size_t>(last - cumulative_.begin());
 }

@@ -48,7 +48,8 @@ class RngStream {
 class Categorical {
  public:
   explicit Categorical(const std::vector<double>& weights);  // >= 0, at least one > 0
-  std::size_t draw(RngStream* rng) const;
+  std::size_t draw(RngStream* rng) const { return at(rng->uniform()); }
+  std::size_t at(double u) const;  // whom a draw in [0, 1) falls on
   std::size_t size() const { return cumulative_.size(); }
 
  private:

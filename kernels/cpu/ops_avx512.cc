@@ -9,8 +9,9 @@
 #include "kernels/cpu/vec_avx512.h"
 
 namespace servelab::kernels {
+namespace {
 
-constinit const Ops kAvx512Bf16Ops = {
+constexpr Ops kWidening = {
     .isa = Isa::kAvx512Bf16,
     .name = "avx512-bf16",
     .gemm = gemm<Avx512>,
@@ -27,22 +28,20 @@ constinit const Ops kAvx512Bf16Ops = {
     .add_scaled = add_scaled<Avx512>,
 };
 
-// What multiplies nothing in pairs is as above.
-constinit const Ops kAvx512Bf16DotOps = {
-    .isa = Isa::kAvx512Bf16Dot,
-    .name = "avx512-bf16-dot",
-    .gemm = gemm<Avx512Dot>,
-    .lora_shrink = lora_shrink<Avx512Dot>,
-    .lora_expand = lora_expand<Avx512Dot>,
-    .lora_merge = lora_merge<Avx512>,
-    .attention = attention<Avx512Dot>,
-    .kv_write = kv_write<Avx512>,
-    .rms_norm = rms_norm<Avx512>,
-    .rope = rope<Avx512>,
-    .swiglu = swiglu<Avx512>,
-    .widen = widen<Avx512>,
-    .narrow = narrow<Avx512>,
-    .add_scaled = add_scaled<Avx512>,
-};
+}  // namespace
+
+constinit const Ops kAvx512Bf16Ops = kWidening;
+
+// As above, but for what multiplies pairs.
+constinit const Ops kAvx512Bf16DotOps = [] {
+  Ops ops = kWidening;
+  ops.isa = Isa::kAvx512Bf16Dot;
+  ops.name = "avx512-bf16-dot";
+  ops.gemm = gemm<Avx512Dot>;
+  ops.lora_shrink = lora_shrink<Avx512Dot>;
+  ops.lora_expand = lora_expand<Avx512Dot>;
+  ops.attention = attention<Avx512Dot>;
+  return ops;
+}();
 
 }  // namespace servelab::kernels

@@ -1,10 +1,9 @@
 // Process replay: the stamps, and where it has them the adapters, of a trace.
-#include <algorithm>
-#include <iterator>
-#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/core/rng.h"
 #include "engine/workload/arrival_process.h"
 
 namespace servelab {
@@ -49,21 +48,6 @@ void load(const ArrivalInputs& inputs, ArrivalPlan* plan) {
     plan->notes.push_back("keys of trace '" + name + "' that are not used: " + unused);
   }
 }
-
-// Which item a row's draw falls on.
-class Drawn {
- public:
-  explicit Drawn(const std::vector<double>& shares) {
-    std::partial_sum(shares.begin(), shares.end(), std::back_inserter(up_to_));
-  }
-  std::uint32_t item(double draw) const {
-    const auto above = std::upper_bound(up_to_.begin(), up_to_.end() - 1, draw);
-    return static_cast<std::uint32_t>(above - up_to_.begin());
-  }
-
- private:
-  std::vector<double> up_to_;
-};
 
 // The rows [first, last) of the chosen window, how many trace seconds pass per simulated one, and
 // what is added to a row's stamp.
@@ -114,7 +98,8 @@ void replay_trace(ArrivalGenerator* to) {
   const Window window = choose_window(inputs, plan);
   const std::vector<TraceRow>& rows = plan->replayed.rows;
   const std::size_t items = inputs.shares->size();
-  const Drawn drawn(*inputs.shares);
+  std::optional<Categorical> by_share;
+  if (items > 0) by_share.emplace(*inputs.shares);
   for (std::size_t i = window.first; i < window.last && plan->arrivals.size() < max_requests; ++i) {
     const double stamp_s = rows[i].at_s + window.shift_s;
     const double at_s = (stamp_s - inputs.settings->arrivals.start_s) / window.speed;
@@ -128,7 +113,9 @@ void replay_trace(ArrivalGenerator* to) {
     arrival.row = static_cast<std::uint32_t>(i);
     if (arrival.at >= end) break;
     if (rows[i].adapter == kRowOfBaseModel) arrival.item = kBaseItem;
-    if (rows[i].draw >= 0) arrival.item = drawn.item(rows[i].draw);
+    if (rows[i].draw >= 0 && by_share) {
+      arrival.item = static_cast<std::uint32_t>(by_share->at(rows[i].draw));
+    }
     if (rows[i].adapter >= 0) {
       if (static_cast<std::size_t>(rows[i].adapter) >= items) {
         fail_at(inputs, "trace",

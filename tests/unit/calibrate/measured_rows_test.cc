@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "engine/backend/cost/fitted_cost.h"
+#include "engine/calibrate/calibrate_from.h"
 #include "engine/calibrate/expected_error.h"
 #include "engine/calibrate/row_fit.h"
 #include "engine/calibrate/validate.h"

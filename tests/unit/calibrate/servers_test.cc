@@ -42,9 +42,9 @@ RegimeErrors judged(const std::vector<ValidatedPoint>& points) {
 void expect_within_bounds(const std::vector<ValidatedPoint>& points, std::size_t judged_rows) {
   const RegimeErrors errors = judged(points);
   EXPECT_EQ(errors.points, judged_rows);
-  EXPECT_LE(errors.relative_throughput, 4);
-  EXPECT_LE(errors.relative_latency, 15);
-  EXPECT_LE(errors.relative_ttft, 25);
+  EXPECT_LE(errors.relative.throughput, 4);
+  EXPECT_LE(errors.relative.latency, 15);
+  EXPECT_LE(errors.relative.ttft, 25);
 }
 
 // By adapters, skew, rate and cv: the mean over the series of one benchmark, which was run with two

@@ -54,10 +54,10 @@ TEST(ValidateTest, ErrorsAreMeansByVariantAndRegime) {
   ASSERT_EQ(errors.size(), 5u);
   EXPECT_EQ(errors[0].regime, "low");
   EXPECT_EQ(errors[0].points, 2u);
-  EXPECT_NEAR(errors[0].throughput, 100.0 * 10 / 210 / 2, 1e-9);
+  EXPECT_NEAR(errors[0].smape.throughput, 100.0 * 10 / 210 / 2, 1e-9);
   EXPECT_TRUE(errors[0].is_supported);
   EXPECT_EQ(errors[1].regime, "saturated");
-  EXPECT_DOUBLE_EQ(errors[1].throughput, 50);
+  EXPECT_DOUBLE_EQ(errors[1].smape.throughput, 50);
   EXPECT_FALSE(errors[1].is_supported);
   EXPECT_EQ(errors[2].regime, "all");
   EXPECT_EQ(errors[2].points, 3u);
@@ -96,8 +96,8 @@ TEST(ValidateTest, ALatencyIsJudgedWhereALimitIsGiven) {
   const std::vector<ValidatedPoint> points = {point(100, measured, twin)};
   EXPECT_TRUE(regime_errors(points, ErrorLimits{}).back().is_supported);
   const RegimeErrors errors = regime_errors(points, parse_limits("latency=15")).back();
-  EXPECT_DOUBLE_EQ(errors.latency, 20);
-  EXPECT_DOUBLE_EQ(errors.relative_latency, 50);
+  EXPECT_DOUBLE_EQ(errors.smape.latency, 20);
+  EXPECT_DOUBLE_EQ(errors.relative.latency, 50);
   EXPECT_FALSE(errors.is_supported);
   const std::vector<ValidatedPoint> untold = {point(100, {100, 0.010, 0.1, 0.2}, twin)};
   EXPECT_TRUE(regime_errors(untold, parse_limits("latency=15")).back().is_supported);
