@@ -77,8 +77,13 @@ class Replica {
   void plan();
   void apply(StepPlan* plan);
 
-  void on_step_done(std::uint32_t slot);
+  // A step ended. With `may_repeat` nothing else happens at this instant, and the replica may begin
+  // the next one itself where the plan repeats; true when it did, and has to be asked for no plan.
+  bool on_step_done(std::uint32_t slot, bool may_repeat);
   void on_load_done(std::uint32_t what);  // low half of the event's subject
+
+  // Tells the requests of the step in flight of the steps that they have made by repeating.
+  void settle();
 
   // Ends the run's record and checks that memory is conserved.
   void finish();
@@ -93,9 +98,35 @@ class Replica {
     BatchShape shape;
     ModelId model{};
     int blocks_per_page = 1;  // of that model
-    Exec exec = Exec::kUnmerged;
+    StepMode mode;
     AdapterId merged = kBaseModel;
-    TakeOver take_over = TakeOver::kNever;
+  };
+  // What is known of the plan of the latest step, to repeat it (StepPlan::repeats).
+  struct Repeats {
+    std::int64_t left = 0;   // more times, before the policy is asked
+    std::int64_t quiet = 0;  // steps, with the one in flight, that no request ends in
+    bool when_full = false;
+    bool counted = false;    // `pages` are counted: a step has ended whose requests all decoded
+    std::int64_t owed = 0;   // steps that their requests were not told of
+    std::int64_t taken = 0;  // blocks of requests that do not have them yet
+    TimeNs last_end = 0;
+    std::vector<std::int32_t> pages;  // new ones by step, modulo block_tokens
+    std::size_t next_page = 0;        // where the next step stands in it
+    // Since the policy was last told.
+    std::int64_t steps = 0;
+    std::int64_t repeated = 0;
+    TimeNs duration = 0;
+    TimeNs switching = 0;
+  };
+  // The plan that the decision log ends with.
+  struct Logged {
+    StepMode mode;
+    ModelId model{};
+    AdapterId merged = kBaseModel;
+    std::vector<Slice> slices;
+    std::int64_t times = 0;
+    TimeNs last = 0;       // when it was made the last time
+    std::size_t line = 0;  // of the text
   };
   struct Loading {
     std::uint32_t what;  // as in the event that ends it
@@ -124,6 +155,18 @@ class Replica {
   void add_host_rows(const Slice& slice, const RequestView& r, Step* step);
   void switch_weights(Step* step, StepWork* work);
   void finish_request(RequestId id, RequestView* r);
+  void submit(std::uint32_t slot, StepWork* work);
+  template <bool kHolds>
+  std::int64_t advance(const Step& step, TimeNs now, TimeNs started);
+  void expect_repeats(const StepPlan& plan, const Step& step);
+  bool repeat(std::uint32_t slot, const StepTiming& timing);
+  void count_pages(const Step& step);
+  void start_again(std::uint32_t slot);
+  void report(const Step& step, const StepTiming& timing);
+  void end_repeats() { repeats_.left = 0; }
+  void end_unless_full() {
+    if (!repeats_.when_full) end_repeats();
+  }
   void use_adapter(AdapterId id, Step* step);
   void use_model(ModelId id);
   void check_models(const Step& step) const;
@@ -138,6 +181,8 @@ class Replica {
   void queue_insert(RequestId id, RequestView* r);
   void queue_erase(RequestId id, RequestView* r);
   void log_plan(const StepPlan& plan);
+  void log_plan_again();
+  void close_logged();
   void log_plan_text(const StepPlan& plan);
   void note_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
   void log_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
@@ -154,10 +199,15 @@ class Replica {
   std::vector<bool> turns_;          // by model: whether it takes turns
   int preloaded_models_ = 0;         // of those, the first ones
   std::vector<Bytes> kv_per_token_;  // by model
+  bool can_repeat_;
 
   StepPlan plan_;
   std::vector<Step> steps_;  // by slot
   std::uint64_t step_count_ = 0;
+  std::int32_t least_left_ = 0;  // output tokens of a request, of those of the step being applied
+  Repeats repeats_;
+  Logged logged_;
+  StreamHash decision_hash_;         // of this replica's plans
   std::vector<RequestId> finished_;  // reused
   std::vector<Loading> loading_;
   std::vector<AdapterId> victims_;    // reused

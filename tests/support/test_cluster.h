@@ -55,6 +55,7 @@ struct RunOptions {
   TimeNs stop_at = kNever;
   std::int64_t max_waiting = 0;
   WhenFull when_full = WhenFull::kWait;
+  bool step_by_step = false;
   RecorderOptions record;
 };
 EngineSettings small_engine();  // 16 requests, 512 tokens, all adapters in slots
@@ -70,6 +71,9 @@ void attach_replicas(Backend* backend, int replicas);
 // What must hold for any finished run: stamps in order, every request ended once with its length.
 // Returns the first violation, or an empty string.
 std::string violation(const Workload& workload, const RunRecord& record);
+
+// What two runs that should be the same recorded otherwise, by name; empty where nothing.
+std::string difference(const RunRecord& a, const RunRecord& b);
 
 }  // namespace servelab::test
 
