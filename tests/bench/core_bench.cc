@@ -2,6 +2,8 @@
 // cost model that costs next to nothing.
 #include <benchmark/benchmark.h>
 
+#include <string_view>
+
 #include "tests/support/test_cluster.h"
 
 namespace servelab {
@@ -58,6 +60,39 @@ BENCHMARK_CAPTURE(BM_Batch, slora, "slora")->Arg(8)->Arg(32)->Arg(64)->Arg(128)-
 BENCHMARK_CAPTURE(BM_Batch, punica, "punica")->Arg(32);
 BENCHMARK_CAPTURE(BM_Batch, unmerged_only, "unmerged-only")->Arg(32);
 BENCHMARK_CAPTURE(BM_Batch, dlora, "dlora")->Arg(16);
+BENCHMARK_CAPTURE(BM_Batch, caraserve, "caraserve")->Arg(32);
+BENCHMARK_CAPTURE(BM_Batch, vllm_lora, "vllm-lora")->Arg(32);
+BENCHMARK_CAPTURE(BM_Batch, peft, "peft")->Arg(32);
+
+// A batch that decodes for long, which nothing disturbs: what a repeated step costs, whatever the
+// batch. Requests of equal length come in waves of one batch each.
+void BM_Decode(benchmark::State& state, const char* technique, const char* params) {
+  constexpr int kWaves = 8, kPrompt = 16, kOutput = 4000;
+  const int batch = static_cast<int>(state.range(0));
+  Workload workload = saturated(kWaves * batch, 8);
+  const bool one_adapter = std::string_view(technique) == "peft";  // serves one at a time
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    Request& r = workload.requests[i];
+    r.arrival = from_seconds(1e4) * static_cast<TimeNs>(i / static_cast<std::size_t>(batch));
+    r.prompt_tokens = kPrompt;
+    r.output_tokens = r.output_limit_tokens = kOutput;
+    if (one_adapter) r.adapter = AdapterId{0};
+  }
+  test::RunOptions options;
+  options.technique = technique;
+  options.params = params;
+  options.engine.limits.max_batch = batch;
+  options.engine.limits.max_batch_tokens = 8192;
+  options.engine.adapter_slots = 8;
+  options.kv_blocks = 300 * batch;
+  run_steps(state, workload, options);
+}
+BENCHMARK_CAPTURE(BM_Decode, slora, "slora", "{}")->Arg(32)->Arg(256);
+BENCHMARK_CAPTURE(BM_Decode, punica, "punica", "{prefills_per_step: 256}")->Arg(32)->Arg(256);
+BENCHMARK_CAPTURE(BM_Decode, vllm_lora, "vllm-lora", "{}")->Arg(32)->Arg(256);
+BENCHMARK_CAPTURE(BM_Decode, peft, "peft", "{}")->Arg(32)->Arg(256);
+BENCHMARK_CAPTURE(BM_Decode, dlora, "dlora", "{}")->Arg(32)->Arg(256);
+BENCHMARK_CAPTURE(BM_Decode, caraserve, "caraserve", "{prefill_batch: 256}")->Arg(32)->Arg(256);
 
 // ... against the requests that have already finished,
 void BM_FinishedRequests(benchmark::State& state) {
