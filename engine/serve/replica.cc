@@ -63,8 +63,8 @@ void Replica::plan() {
              "I4: the step needs more KV blocks than are free");
   }
   r.in_step_ = true;
+  expect_repeats_of(r, context);
 
-  least_left_ = std::min(least_left_, r.true_output_tokens_ - r.generated_);
   step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending(), slice.padding);
   if (r.adapter_ == kBaseModel) return;
   if (slice.lora != LoraSite::kDevice) return add_host_rows(slice, r, step);
@@ -117,7 +117,8 @@ void Replica::apply(StepPlan* plan) {
   SL_CHECK(step.slices.size() <= static_cast<std::size_t>(view_.limits_.max_batch),
            "I7: the step has more requests than max_batch");
   if (takes_turns(step.model)) use_model(step.model);
-  least_left_ = INT32_MAX;
+  repeats_.begin(can_repeat_ && plan->repeats > 0 && plan->only_runs(), kv_->block_tokens(),
+                 step.blocks_per_page);
   for (const Slice& slice : step.slices) add_slice(slice, &step);
   if (view_.unit_->models.size() > 1) check_models(step);
   step.shape.served_adapters = static_cast<std::int64_t>(view_.adapter_table_.size());
@@ -237,11 +238,13 @@ void Replica::enter_running(RequestId id, RequestView* r) {
 // be repeated, and none of them ends. Returns how many sampled a token.
 template <bool kHolds>
 std::int64_t Replica::advance(const Step& step, TimeNs now, TimeNs started) {
+  const bool unsettled = view_.unsettled_;
   std::int64_t sampled = 0;
   TimeNs gap = 0;  // inter-token gaps come in runs of equal values
   std::int64_t gap_count = 0;
   for (const Slice& slice : step.slices) {
     RequestView& r = request(slice.request);
+    if (unsettled) settle(&r);
     if constexpr (!kHolds) r.in_step_ = false;
     if (r.context_ == 0) {
       RequestRecord& record = record_of(slice.request);
@@ -267,6 +270,7 @@ std::int64_t Replica::advance(const Step& step, TimeNs now, TimeNs started) {
     }
   }
   if (gap_count > 0) shared_.record->itl.add(gap, gap_count);
+  if (unsettled) end_settling();
   return sampled;
 }
 
@@ -278,14 +282,15 @@ bool Replica::on_step_done(std::uint32_t slot, bool may_repeat) {
   SL_CHECK(step.active, "a step ended that never began");
   const StepTiming timing = shared_.backend->collect(id_, slot);
   finished_.clear();
-  if (may_repeat && repeats_.left > 0 && repeats_.quiet > 0 && repeat(slot, timing)) return true;
-  settle();
+  if (may_repeat && repeats_.left > 0 && repeats_.least_left > 1 && repeat(slot, timing))
+    return true;
   if (timing.host_work.lost > 0) {
     note_event(EventCode::kWorkerLost, timing.host_work.lost, timing.host_work.recomputed);
   }
   if (shared_.record->options.keep_delivered) shared_.record->step_timings.push_back(timing);
   const TimeNs now = shared_.timeline->now();
   const std::int64_t sampled = advance<false>(step, now, now - timing.busy());
+  repeats_.last_end = now;
   for (const AdapterId id : step.adapters) adapters_->unpin(id);
   for (const AdapterId id : step.taken_over) adapters_->unpin(id);
   if (takes_turns(step.model)) models_->unpin(step.model);

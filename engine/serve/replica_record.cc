@@ -20,7 +20,6 @@ void Replica::log_plan(const StepPlan& plan) {
   logged_.mode = plan;
   logged_.model = plan.model;
   logged_.merged = plan.merged;
-  logged_.slices = plan.slices;
   logged_.times = plan.only_runs() ? 1 : 0;  // what did more is a line of its own
   logged_.last = shared_.timeline->now();
   StreamHash& hash = decision_hash_;
@@ -40,12 +39,31 @@ void Replica::log_plan(const StepPlan& plan) {
   for (const AdapterId id : plan.load) hash.add(4ull << 60 | index(id));
   for (const ModelId id : plan.evict_models) hash.add(9ull << 60 | index(id));
   for (const ModelId id : plan.load_models) hash.add(10ull << 60 | index(id));
-  for (const Slice& slice : plan.slices) {
+  hash_slices(plan.slices);
+  if (shared_.record->options.decision_text) log_plan_text(plan);
+}
+
+// By what differs from the plan before: who left, who joined or has another slice, and how many
+// stayed as they were.
+void Replica::hash_slices(const std::vector<Slice>& slices) {
+  StreamHash& hash = decision_hash_;
+  const std::vector<Slice>& before = logged_.slices;
+  std::size_t old = 0;
+  std::uint64_t same = 0;
+  for (const Slice& slice : slices) {
+    for (; old < before.size() && before[old].request != slice.request; ++old) {
+      hash.add(14ull << 60 | index(before[old].request));
+    }
+    if (old < before.size() && before[old++] == slice) {
+      ++same;
+      continue;
+    }
     hash.add(static_cast<std::uint64_t>(slice.lora) << 56 |
              static_cast<std::uint64_t>(slice.tokens) << 32 | index(slice.request));
     if (slice.padding > 0) hash.add(11ull << 60 | static_cast<std::uint64_t>(slice.padding));
   }
-  if (shared_.record->options.decision_text) log_plan_text(plan);
+  hash.add(15ull << 60 | same);
+  logged_.slices = slices;
 }
 
 void Replica::log_plan_again() {
