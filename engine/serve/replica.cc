@@ -63,7 +63,12 @@ void Replica::plan() {
              "I4: the step needs more KV blocks than are free");
   }
   r.in_step_ = true;
-  expect_repeats_of(r, context);
+  if (repeats_.possible) {
+    const int pages =
+        step->blocks_per_page == 1 ? r.blocks_.count : r.blocks_.count / step->blocks_per_page;
+    repeats_.add(r.true_output_tokens_ - r.generated_, r.last_token_,
+                 pages * kv_->block_tokens() - context);
+  }
 
   step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending(), slice.padding);
   if (r.adapter_ == kBaseModel) return;
@@ -232,6 +237,31 @@ void Replica::enter_running(RequestId id, RequestView* r) {
   view_.running_.push_back(id);
   count_user(*r, 1);
   if (record.admitted == kUnset) record.admitted = shared_.timeline->now();
+}
+
+// A request of the step in flight learns what repeated steps made of it.
+[[gnu::always_inline]] inline void Replica::settle(RequestView* r) {
+  const auto steps = static_cast<std::int32_t>(repeats_.owed);
+  r->context_ += steps;
+  r->generated_ += steps;
+  r->last_token_ = repeats_.last_end;
+  const std::int32_t tokens = r->context_ + 1;  // with the step in flight
+  if (r->blocks_.count * kv_->block_tokens() >= tokens * repeats_.blocks_per_page) return;
+  const std::int64_t blocks = view_.blocks_for(r->model_, tokens) - r->blocks_.count;
+  KvPool::give(&r->blocks_, blocks);
+  repeats_.taken -= blocks;
+}
+
+void Replica::settle() {
+  if (!view_.unsettled_) return;
+  for (const Slice& slice : steps_.front().slices) settle(&request(slice.request));
+  end_settling();
+}
+
+void Replica::end_settling() {
+  view_.unsettled_ = false;
+  repeats_.owed = 0;
+  SL_CHECK(repeats_.taken == 0, "I4: repeated steps took blocks that none of their requests needs");
 }
 
 // Moves the requests of a step that has ended on by it. With kHolds they stay in it: it is about to

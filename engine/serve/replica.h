@@ -33,6 +33,7 @@
 #include "engine/serve/cluster.h"
 #include "engine/serve/policy.h"
 #include "engine/serve/recorder.h"
+#include "engine/serve/repeats.h"
 #include "engine/serve/view.h"
 
 namespace servelab {
@@ -101,46 +102,6 @@ class Replica {
     StepMode mode;
     AdapterId merged = kBaseModel;
   };
-  // What is known of the plan of the latest step, to repeat it (StepPlan::repeats).
-  struct Repeats {
-    std::int64_t left = 0;  // more times, before the policy is asked
-    bool possible = false;  // as far as the plan says
-    bool when_full = false;
-    std::int32_t least_left = 0;  // output tokens of the request that ends first
-    bool even = false;            // all of its requests had a token when the step before ended
-    TimeNs last_end = 0;          // of the latest step that ended
-    std::int64_t owed = 0;        // steps that their requests were not told of
-    std::int64_t taken = 0;       // blocks of requests that do not have them yet
-    // Requests that need another page of KV, by step from the next one on, modulo block_tokens.
-    std::vector<std::int32_t> pages;
-    std::size_t next_page = 0;
-    int blocks_per_page = 1;
-    // Since the policy was last told.
-    std::int64_t steps = 0;
-    std::int64_t repeated = 0;
-    TimeNs duration = 0;
-    TimeNs switching = 0;
-
-    void begin(bool is_possible, int block_tokens, int page_blocks) {
-      possible = even = is_possible;
-      least_left = INT32_MAX;
-      blocks_per_page = page_blocks;
-      if (possible) pages.assign(static_cast<std::size_t>(block_tokens), 0);
-      next_page = 0;
-      steps = repeated = 0;
-      duration = switching = 0;
-    }
-  };
-  // The plan that the decision log ends with.
-  struct Logged {
-    StepMode mode;
-    ModelId model{};
-    AdapterId merged = kBaseModel;
-    std::vector<Slice> slices;
-    std::int64_t times = 0;
-    TimeNs last = 0;       // when it was made the last time
-    std::size_t line = 0;  // of the text
-  };
   struct Loading {
     std::uint32_t what;  // as in the event that ends it
     TimeNs since;
@@ -175,25 +136,7 @@ class Replica {
   bool repeat(std::uint32_t slot, const StepTiming& timing);
   void start_again(std::uint32_t slot);
   void report(const Step& step, const StepTiming& timing);
-  void expect_repeats_of(const RequestView& r, std::int32_t context) {  // after the step
-    if (!repeats_.possible) return;
-    repeats_.least_left = std::min(repeats_.least_left, r.true_output_tokens_ - r.generated_);
-    repeats_.even = repeats_.even && r.last_token_ == repeats_.last_end;
-    const int pages = repeats_.blocks_per_page == 1 ? r.blocks_.count
-                                                    : r.blocks_.count / repeats_.blocks_per_page;
-    ++repeats_.pages[static_cast<std::size_t>(pages * kv_->block_tokens() - context)];
-  }
-  void settle(RequestView* r) {
-    const auto steps = static_cast<std::int32_t>(repeats_.owed);
-    r->context_ += steps;
-    r->generated_ += steps;
-    r->last_token_ = repeats_.last_end;
-    const std::int32_t tokens = r->context_ + 1;  // with those of the step in flight
-    if (r->blocks_.count * kv_->block_tokens() >= tokens * repeats_.blocks_per_page) return;
-    const std::int64_t blocks = view_.blocks_for(r->model_, tokens) - r->blocks_.count;
-    KvPool::give(&r->blocks_, blocks);
-    repeats_.taken -= blocks;
-  }
+  void settle(RequestView* r);
   void end_settling();
   void end_repeats() { repeats_.left = 0; }
   void end_unless_full() {
@@ -238,7 +181,7 @@ class Replica {
   std::vector<Step> steps_;  // by slot
   std::uint64_t step_count_ = 0;
   Repeats repeats_;
-  Logged logged_;
+  LoggedPlan logged_;
   StreamHash decision_hash_;         // of this replica's plans
   std::vector<RequestId> finished_;  // reused
   std::vector<Loading> loading_;

@@ -1,8 +1,6 @@
 // Steps that repeat their plan (StepPlan::repeats): a batch that decodes a token each, until
 // someone ends or something comes. A step is then a few sums, whatever its batch; its requests are
 // told of it when somebody looks at them (settle()), which no result can tell from stepping.
-#include <algorithm>
-
 #include "engine/serve/replica.h"
 
 namespace servelab {
@@ -63,18 +61,6 @@ void Replica::start_again(std::uint32_t slot) {
   log_plan_again();
   StepWork work;
   submit(slot, &work);
-}
-
-void Replica::settle() {
-  if (!view_.unsettled_) return;
-  for (const Slice& slice : steps_.front().slices) settle(&request(slice.request));
-  end_settling();
-}
-
-void Replica::end_settling() {
-  view_.unsettled_ = false;
-  repeats_.owed = 0;
-  SL_CHECK(repeats_.taken == 0, "I4: repeated steps took blocks that none of their requests needs");
 }
 
 }  // namespace servelab
