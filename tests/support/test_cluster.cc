@@ -18,7 +18,7 @@ constexpr std::uint64_t kRepositorySeed = 1;
 StepCost LinearCost::step(const BatchShape& batch, Exec exec, LoraKernel kernel) const {
   StepCost cost;
   cost.dense = 1'000'000 + 10'000 * batch.tokens + 1'000 * batch.sampled;
-  cost.attention = 10 * (batch.decode_context + batch.prefill_pairs);
+  cost.attention = key_ns_ * (batch.decode_context + batch.prefill_pairs);
   if (exec == Exec::kUnmerged) {
     cost.lora = kernel == LoraKernel::kBgmv ? 100 * batch.lora_tokens * batch.lora_max_rank
                                             : 100 * batch.lora_rank_tokens;
@@ -84,7 +84,7 @@ std::unique_ptr<ClusterPolicy> make_cluster_policy(const RunOptions& options,
 
 RunRecord run(const Workload& workload, const RunOptions& options) {
   VirtualTimeline timeline;
-  const LinearCost cost;
+  const LinearCost cost(options.key_ns);
   const auto backend = make_twin_backend(&timeline, &cost);
   return run_on(workload, options, &timeline, backend.get());
 }
