@@ -179,13 +179,14 @@ class DloraPolicy final : public ReplicaPolicy {
     const int limit = params_.break_iterations;
     if (new_candidate || (limit > 0 && period_.iterations >= limit)) tune();
     if (merge_.empty() || candidate == kBaseModel) return;
-    cost_ = &view.cost();
+    const CostModel& cost = view.cost();
+    cost_ = &cost;
     observes_ = true;
     merged_shape_ = shaper_.shape_of(view, merge_);
     unmerged_shape_ = shaper_.shape_of(view, fcfs_);
     add_observation();
     const int rank = view.adapter(candidate).rank;
-    switch_time_ = static_cast<double>(merged_ ? cost_->unmerge(rank) : cost_->merge(rank));
+    switch_time_ = static_cast<double>(merged_ ? cost.unmerge(rank) : cost.merge(rank));
   }
 
   void add_observation() {

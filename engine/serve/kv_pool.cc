@@ -45,15 +45,11 @@ void KvPool::enlarge(BlockList* list, std::int64_t count) {
 }
 
 void KvPool::release(BlockList* list) {
-  if (!with_ids_) {
-    free_count_ += list->count;
-    list->count = 0;
-    return;
+  if (list->data != nullptr) {
+    std::copy_n(list->data, list->count, free_.begin() + static_cast<std::ptrdiff_t>(free_count_));
+    spare_[size_class(list->capacity)].push_back(list->data);
   }
-  if (list->data == nullptr) return;
-  std::copy_n(list->data, list->count, free_.begin() + static_cast<std::ptrdiff_t>(free_count_));
   free_count_ += list->count;
-  spare_[size_class(list->capacity)].push_back(list->data);
   *list = BlockList{};
 }
 

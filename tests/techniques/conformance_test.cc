@@ -246,7 +246,8 @@ Situation random_situation(const std::string& technique, std::uint64_t seed) {
   if (rng.below(4) == 0) o.max_waiting = 3;
   if (rng.below(6) == 0) o.stop_at = from_seconds(0.3);
   o.record.bin = one_of(&rng, {from_seconds(1), from_seconds(0.01), from_seconds(0.003)});
-  o.key_ns = one_of<TimeNs>(&rng, {0, 10, 10'000, 100'000});  // from nothing to all of a step's time
+  o.key_ns =
+      one_of<TimeNs>(&rng, {0, 10, 10'000, 100'000});  // from nothing to all of a step's time
   o.record.decision_text = true;
   return s;
 }
