@@ -317,6 +317,10 @@ class SpecRun {
     news->message = row->point.reasons;
     news->wall_s = result.wall_s;
     const std::lock_guard lock(mutex_);
+    if (result.wall_s > report_.slowest_s) {
+      report_.slowest_s = result.wall_s;
+      report_.slowest = news->label;
+    }
     longest_point_ = std::max(longest_point_, std::chrono::steady_clock::now() - began);
     return true;
   }
