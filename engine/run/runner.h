@@ -69,7 +69,7 @@ struct RunReport {
   double wall_s = 0;
   // Of the points that were computed here: processor time, wall time of those in wall-clock time.
   double slowest_s = 0;
-  std::string slowest;   // its label
+  std::string slowest;  // its label
   std::string folder;
   bool collected = false;     // collected.h5 holds every point
   std::string first_reasons;  // why the first point is INVALID, if it is
