@@ -176,7 +176,7 @@ void Cluster::handle(const Event& event) {
     case EventKind::kStepDone:
       if (replicas_[index(replica_of(event.subject))]->on_step_done(
               low_of(event.subject),
-              dirty_.empty() && deferred_.empty() && !timeline_->more_now())) {
+              dirty_.empty() && deferred_.empty() && unrouted_.empty() && !timeline_->more_now())) {
         break;
       }
       mark_dirty(replica_of(event.subject));

@@ -243,6 +243,7 @@ Situation random_situation(const std::string& technique, std::uint64_t seed) {
   if (rng.below(3) == 0) o.engine.adapter_memory = AdapterMemory::kUnified;
   o.kv_blocks = one_of(&rng, {24, 50, 100, 400, 2000});
   o.replicas = one_of(&rng, {1, 1, 2, 3});
+  if (technique == "dlora-artifact" && rng.below(2) == 0) o.route = "dlora-artifact-proactive";
   if (rng.below(4) == 0) o.max_waiting = 3;
   if (rng.below(6) == 0) o.stop_at = from_seconds(0.3);
   o.record.bin = one_of(&rng, {from_seconds(1), from_seconds(0.01), from_seconds(0.003)});
