@@ -70,6 +70,10 @@ class CaraservePolicy final : public ReplicaPolicy {
     if (out->slices.empty()) decode(view, out);
     if (params_.load_at == "arrival") load_for_waiting(view, out);
     drop_idle(view, out);
+    // While somebody waits who might join, whether he may changes as the others grow.
+    const bool is_full = static_cast<int>(view.running().size()) >= view.limits().max_batch;
+    if (is_full || view.waiting().empty()) out->repeats = StepPlan::kAlways;
+    out->repeats_when_full = is_full && params_.load_at == "admission" && params_.loading != "skip";
     if (std::any_of(out->slices.begin(), out->slices.end(),
                     [](const Slice& slice) { return slice.lora == LoraSite::kHost; })) {
       out->take_over = take_over_;

@@ -69,9 +69,11 @@ class DloraPolicy final : public ReplicaPolicy {
     const int max_batch = view.limits().max_batch;
     oldest_requests(view, max_batch, &fcfs_);
     if (fcfs_.empty()) return false;
+    const bool was_merged = merged_;
     choose(view, max_batch);
     if (fill(view, out)) {
       prefetch(view, out);
+      if (merged_ == was_merged) say_how_often(view, out);
       return true;
     }
     // The chosen batch found no memory: first-come order always makes progress.
@@ -79,6 +81,15 @@ class DloraPolicy final : public ReplicaPolicy {
     batch_ = fcfs_;
     out->clear();
     return fill(view, out);
+  }
+
+  // Steps that repeat the plan count for the thresholds as those that were planned.
+  void on_step_done(const ReplicaView& /*view*/, const StepReport& report) override {
+    for (std::int64_t i = 0; i < report.repeats && observes_; ++i) {
+      merged_shape_.decode_context += merged_growth_;
+      unmerged_shape_.decode_context += unmerged_growth_;
+      add_observation();
+    }
   }
 
   std::vector<Gauge> gauges() const override {
@@ -96,6 +107,7 @@ class DloraPolicy final : public ReplicaPolicy {
   // Algorithms 3 and 1: fills batch_, merged_ and target_.
   void choose(const ReplicaView& view, int max_batch) {
     unit_ = 1.0 / max_batch;
+    has_paid_ = observes_ = false;
     if (credits_.update(view.active_adapters()) && choose_starving(view, max_batch)) return;
     const AdapterId candidate = merged_ ? target_ : most_requested(view, max_batch);
     oldest_of(view, view.requests_of(candidate), max_batch, &merge_);
@@ -123,6 +135,7 @@ class DloraPolicy final : public ReplicaPolicy {
       batch_.insert(batch_.end(), merge_.begin(), merge_.end());
     }
     if (batch_.empty()) return false;
+    has_paid_ = true;
     std::sort(batch_.begin(), batch_.end());
     if (static_cast<int>(batch_.size()) > max_batch)
       batch_.resize(static_cast<std::size_t>(max_batch));
@@ -155,6 +168,7 @@ class DloraPolicy final : public ReplicaPolicy {
 
   void pay(const ReplicaView& view, AdapterId payer) {
     difference_.compute(fcfs_, batch_);
+    has_paid_ = has_paid_ || !difference_.displaced.empty();
     credits_.transfer(view, difference_, unit_, payer);
   }
 
@@ -166,15 +180,42 @@ class DloraPolicy final : public ReplicaPolicy {
     if (new_candidate || (limit > 0 && period_.iterations >= limit)) tune();
     if (merge_.empty() || candidate == kBaseModel) return;
     const CostModel& cost = view.cost();
-    ++period_.iterations;
-    period_.merged_requests += static_cast<double>(merge_.size());
-    period_.merged_time += static_cast<double>(
-        cost.step(shaper_.shape_of(view, merge_), Exec::kMerged, kernel_).total());
-    period_.unmerged_requests += static_cast<double>(fcfs_.size());
-    period_.unmerged_time += static_cast<double>(
-        cost.step(shaper_.shape_of(view, fcfs_), Exec::kUnmerged, kernel_).total());
+    cost_ = &cost;
+    observes_ = true;
+    merged_shape_ = shaper_.shape_of(view, merge_);
+    unmerged_shape_ = shaper_.shape_of(view, fcfs_);
+    add_observation();
     const int rank = view.adapter(candidate).rank;
     switch_time_ = static_cast<double>(merged_ ? cost.unmerge(rank) : cost.merge(rank));
+  }
+
+  void add_observation() {
+    const auto ns = [&](const BatchShape& shape, Exec exec) {
+      return static_cast<double>(cost_->step(shape, exec, kernel_).total());
+    };
+    ++period_.iterations;
+    period_.merged_requests += static_cast<double>(merge_.size());
+    period_.merged_time += ns(merged_shape_, Exec::kMerged);
+    period_.unmerged_requests += static_cast<double>(fcfs_.size());
+    period_.unmerged_time += ns(unmerged_shape_, Exec::kUnmerged);
+  }
+
+  // The same batch goes on while nobody is displaced, who would be paid for every step, up to the
+  // next break point. A batch that is observed without running stays as it is.
+  void say_how_often(const ReplicaView& view, StepPlan* out) {
+    if (has_paid_ || out->slices.size() != batch_.size()) return;
+    const auto growing = [&](const std::vector<RequestId>& batch) {
+      return std::count_if(batch.begin(), batch.end(), [&](RequestId id) {
+        return std::binary_search(batch_.begin(), batch_.end(), id) && view.request(id).decoding();
+      });
+    };
+    if (observes_) {
+      merged_growth_ = growing(merge_);
+      unmerged_growth_ = growing(fcfs_);
+    }
+    const int limit = params_.break_iterations;
+    out->repeats =
+        limit > 0 && observes_ ? std::max(0, limit - period_.iterations) : StepPlan::kAlways;
   }
 
   // A break point. The switch that was not made would have cost the mode that was not chosen.
@@ -240,6 +281,13 @@ class DloraPolicy final : public ReplicaPolicy {
   double unit_ = 0;
   double switch_time_ = 0;
   Period period_;
+  bool has_paid_ = false;  // credits, in the latest plan
+  // What the latest plan observed of its step, and by how much the keys of both batches grow in the
+  // next one.
+  bool observes_ = false;
+  BatchShape merged_shape_, unmerged_shape_;
+  std::int64_t merged_growth_ = 0, unmerged_growth_ = 0;
+  const CostModel* cost_ = nullptr;
   CreditBook credits_;
   BatchDifference difference_;
   BatchShaper shaper_;

@@ -53,12 +53,26 @@ class DloraArtifactPolicy final : public ReplicaPolicy {
     const int max_batch = view.limits().max_batch;
     oldest_requests(view, max_batch, &fcfs_);
     if (fcfs_.empty()) return false;
+    has_switched_ = has_paid_ = false;
     choose(view, max_batch);
-    if (fill(view, out)) return true;
+    if (fill(view, out)) {
+      // The same batch goes on where nobody is displaced, who would be paid for every step.
+      const bool is_whole = out->slices.size() == batch_.size();
+      if (is_whole && !has_switched_ && !has_paid_) out->repeats = StepPlan::kAlways;
+      return true;
+    }
     enter(false, kBaseModel);
     batch_ = fcfs_;
     out->clear();
     return fill(view, out);
+  }
+
+  // Steps that repeat the plan are iterations as those that were planned.
+  void on_step_done(const ReplicaView& /*view*/, const StepReport& report) override {
+    const auto repeats = static_cast<double>(report.repeats);
+    iterations_ += repeats;
+    merged_requests_ += repeats * counted_merged_;
+    unmerged_requests_ += repeats * counted_unmerged_;
   }
 
   std::vector<Gauge> gauges() const override {
@@ -134,6 +148,7 @@ class DloraArtifactPolicy final : public ReplicaPolicy {
 
   void pay(const ReplicaView& view, double unit) {
     difference_.compute(fcfs_, batch_);
+    has_paid_ = has_paid_ || !difference_.displaced.empty();
     credits_.transfer(view, difference_, unit,
                       merged_ ? target_ : view.request(batch_.front()).adapter());
   }
@@ -144,13 +159,16 @@ class DloraArtifactPolicy final : public ReplicaPolicy {
     last_largest_ = largest;
     ++iterations_;
     const double most = view.limits().max_batch;
-    merged_requests_ += std::min<double>(view.requests_of(largest).count, most);
-    unmerged_requests_ += std::min<double>(static_cast<double>(fcfs_.size()), most);
+    counted_merged_ = std::min<double>(view.requests_of(largest).count, most);
+    counted_unmerged_ = std::min<double>(static_cast<double>(fcfs_.size()), most);
+    merged_requests_ += counted_merged_;
+    unmerged_requests_ += counted_unmerged_;
   }
 
   // Moves to the mode; a change of mode or of merged adapter tunes the thresholds first.
   void enter(bool merged, AdapterId target) {
     if (merged == merged_ && target == target_) return;
+    has_switched_ = true;
     tune();
     merged_ = merged;
     target_ = target;
@@ -200,6 +218,8 @@ class DloraArtifactPolicy final : public ReplicaPolicy {
   double iterations_ = 0;
   double largest_changes_ = 0;
   double merged_requests_ = 0, unmerged_requests_ = 0;
+  double counted_merged_ = 0, counted_unmerged_ = 0;  // of the latest plan
+  bool has_switched_ = false, has_paid_ = false;      // in it
   CreditBook credits_;
   BatchDifference difference_;
   StepBuilder builder_{

@@ -23,6 +23,8 @@ class NullPolicy final : public ReplicaPolicy {
       if (builder_.full() || !builder_.acquire(view.request(id).adapter(), id)) break;
       if (builder_.add(id) != StepBuilder::Added::kYes) break;
     }
+    out->repeats = StepPlan::kAlways;
+    out->repeats_when_full = builder_.full();
     return !out->empty();
   }
 

@@ -36,6 +36,7 @@ class PeftPolicy final : public ReplicaPolicy {
         return view.request(id).phase() == Phase::kWaiting && view.request(id).generated() == 0;
       });
     }
+    out->repeats = StepPlan::kAlways;
     return add_batch(view, batch_, &builder_) > 0;
   }
 

@@ -21,6 +21,8 @@ class Peft2023Policy final : public ReplicaPolicy {
     if (view.running().empty()) return begin_batch(view, out);
     if (!builder_.acquire(adapter_)) return false;
     for (const RequestId id : view.running()) add(view, id, out);
+    out->repeats = StepPlan::kAlways;
+    out->repeats_when_full = true;  // nobody joins a batch
     return !out->empty();
   }
 

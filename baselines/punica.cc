@@ -33,6 +33,9 @@ class PunicaPolicy final : public ReplicaPolicy {
       if (builder_.add(id) != StepBuilder::Added::kYes) break;
       --prefills;
     }
+    // Who finds no room now finds none while others only grow.
+    out->repeats = StepPlan::kAlways;
+    out->repeats_when_full = builder_.full();
     return !out->slices.empty() || !out->load.empty();
   }
 

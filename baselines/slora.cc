@@ -42,6 +42,7 @@ struct SloraParams {
 };
 
 constexpr double kAbortMarginSeconds = 0.5;
+constexpr int kMostDecodes = 1 << 30;  // that are counted
 constexpr double kRateSmoothing = 0.7;
 
 class SloraPolicy final : public ReplicaPolicy {
@@ -57,14 +58,16 @@ class SloraPolicy final : public ReplicaPolicy {
       decodes_since_admission_ = 0;
     } else if (!view.running().empty()) {
       decode(view, out);
-      ++decodes_since_admission_;
+      decodes_since_admission_ = std::min(decodes_since_admission_ + 1, kMostDecodes);
       if (params_.prefetch && !view.waiting().empty()) prefetch(view, out);
+      say_how_often(view, out);
     }
     offload_idle(view, out);
     return !out->empty();
   }
 
   void on_step_done(const ReplicaView& view, const StepReport& report) override {
+    count_decodes(report.repeats);
     for (const RequestId id : report.finished) {
       const AdapterId adapter = view.request(id).adapter();
       if (adapter != kBaseModel) maybe_idle_.push_back(adapter);
@@ -72,6 +75,34 @@ class SloraPolicy final : public ReplicaPolicy {
   }
 
  private:
+  // Decodes go on until somebody may be admitted or prefetched for: never where nobody waits, or
+  // the batch is full and has nothing to drop when admission is due.
+  void say_how_often(const ReplicaView& view, StepPlan* out) const {
+    const int room = std::min(params_.max_running, view.limits().max_batch);
+    const bool is_full = static_cast<int>(view.running().size()) >= room && prefetched_.empty() &&
+                         !params_.early_abort;
+    out->repeats_when_full = is_full;
+    if (is_full || view.waiting().empty()) {
+      out->repeats = StepPlan::kAlways;
+      return;
+    }
+    const int made = decodes_since_admission_;
+    int quiet = std::max(0, params_.admit_every - made);
+    for (const int looks : {params_.admit_every / 2, params_.admit_every - 3}) {
+      if (params_.prefetch && looks > made) quiet = std::min(quiet, looks - made - 1);
+    }
+    out->repeats = quiet;
+  }
+
+  // As plan() counts them, one by one.
+  void count_decodes(std::int64_t repeats) {
+    if (repeats == 0) return;
+    const std::int64_t every = params_.admit_every;
+    std::int64_t made = decodes_since_admission_ + repeats;
+    if (!params_.retry && made > every) made = every == 0 ? 1 : (made - 1) % every + 1;
+    decodes_since_admission_ = static_cast<int>(std::min<std::int64_t>(made, kMostDecodes));
+  }
+
   // Adapters leave as soon as no running request uses them, unless they were prefetched.
   void offload_idle(const ReplicaView& view, StepPlan* out) {
     for (const AdapterId id : maybe_idle_) {

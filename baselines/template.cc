@@ -18,6 +18,7 @@ class TemplatePolicy final : public ReplicaPolicy {
   bool plan(const ReplicaView& view, StepPlan* out) override {
     builder_.begin(view, out, max_batch_);
     oldest_requests(view, max_batch_, &batch_);
+    out->repeats = StepPlan::kAlways;
     return add_batch(view, batch_, &builder_) > 0;
   }
 

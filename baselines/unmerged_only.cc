@@ -17,6 +17,7 @@ class UnmergedOnlyPolicy final : public ReplicaPolicy {
     out->kernel = kernel_;
     builder_.begin(view, out);
     oldest_requests(view, view.limits().max_batch, &batch_);
+    out->repeats = StepPlan::kAlways;
     return add_batch(view, batch_, &builder_) > 0;
   }
 

@@ -28,6 +28,8 @@ class VllmLoraPolicy final : public ReplicaPolicy {
       builder_.add_or_yield(id);
     }
     if (out->preempt.empty()) admit(view);
+    out->repeats = StepPlan::kAlways;
+    out->repeats_when_full = builder_.full();
     return !out->slices.empty() || !out->load.empty();
   }
 

@@ -28,6 +28,7 @@ class UniformPolicy final : public ReplicaPolicy {
     out->model = model;
     out->exec = Exec::kMerged;  // with nothing: a plain model has no LoRA to compute
     builder_.begin(view, out);
+    out->repeats = StepPlan::kAlways;
     return add_batch(view, batch_, &builder_) > 0;
   }
 

@@ -33,6 +33,7 @@ class OldestAdapterPolicy final : public ReplicaPolicy {
     out->merged = options_.merge ? adapter : kBaseModel;
     out->kernel = LoraKernel::kSgmv;  // one segment: a plain LoRA product
     builder_.begin(view, out);
+    out->repeats = StepPlan::kAlways;
     return add_batch(view, batch_, &builder_) > 0;
   }
 

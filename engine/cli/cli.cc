@@ -175,6 +175,9 @@ int run_command(Arguments& arguments) {
   }
   arguments.executor.profile = arguments.profile;
   arguments.executor.quick = arguments.quick;
+  if (arguments.run.step_by_step && !arguments.executor.is_local()) {
+    throw SpecError("--step-by-step is of runs here: leave it out, or --executor and --emit-jobs");
+  }
   const auto executor = make_run_executor(arguments.executor, arguments.run);
   const std::vector<Spec> specs = load_specs(arguments);
   for (const Spec& spec : specs) {

@@ -118,6 +118,9 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
                    "seconds after which no point is to be running; the same command goes on later")
       ->check(CLI::Range(1e-3, 1e9));
   c.run->add_option("--profile", arguments->profile, kProfileHelp);
+  c.run->add_flag("--step-by-step", arguments->run.step_by_step,
+                  "ask techniques for every step, also where their plans repeat: the same results, "
+                  "later");
   c.run->add_flag("-q,--quiet", arguments->run.quiet, "print errors only");
   declare_executor(c.run, &arguments->executor);
   declare_ranks(c.run, &arguments->ranks);

@@ -284,7 +284,8 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
   SL_CHECK(record.requests.size() == workload.requests.size(), "one record per request");
   Hdf5Writer out(point.key + ".h5");
   if (record.options.decision_text) {
-    out.text("/decisions", record.decisions, {"text", "decision log: one line per plan"});
+    out.text("/decisions", record.decisions,
+             {"text", "decision log: one line per plan, or run of the same"});
   }
   if (record.options.keep_delivered) write_delivered(&out, record);
   write_events(&out, record);

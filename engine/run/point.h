@@ -45,6 +45,7 @@ struct PointSettings {
   ConfigNode workload;                         // as written
   ConfigNode requested;                        // this point's settings as written
   std::int64_t seed = 0;
+  bool step_by_step = false;  // as ClusterSettings; changes no result, and so no key
 
   int max_model_len() const;  // tokens of one request: the model's limit, or the engine's below it
 };

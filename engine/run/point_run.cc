@@ -111,6 +111,7 @@ ClusterSettings cluster_settings(const PointSettings& settings, const Workload& 
   if (settings.cluster.stop_at_s > 0) cluster.stop_at = from_seconds(settings.cluster.stop_at_s);
   cluster.max_unfinished = settings.cluster.max_unfinished;
   cluster.migration_delay = from_seconds(settings.cluster.migration_delay_s);
+  cluster.step_by_step = settings.step_by_step;
   cluster.max_waiting = settings.cluster.max_waiting;
   cluster.when_full = named<WhenFull>(kWhenFull, settings.cluster.when_full);
   cluster.max_arrival_lag = from_seconds(settings.runtime.max_arrival_lag_s);

@@ -199,7 +199,8 @@ class SpecRun {
   Attempt do_task(const Task& task, PointNews* news) {
     const SweepPosition& position = spec_.positions[task.position];
     const TechniqueEntry& entry = spec_.techniques[task.technique];
-    const PointSettings settings = resolve_point(spec_, position, entry, spec_.seeds[task.seed]);
+    PointSettings settings = resolve_point(spec_, position, entry, spec_.seeds[task.seed]);
+    settings.step_by_step = options_.step_by_step;
     const auto facts = workloads_.facts(task.position, task.seed, settings);
     const ConfigNode effective = effective_settings(settings, *facts);
 

@@ -30,6 +30,7 @@ struct RunOptions {
   std::string data_dir;  // empty: no traces on this machine
   bool force = false;    // compute cached points again
   bool quiet = false;
+  bool step_by_step = false;  // ask policies for every step, in virtual time too
   // No point is started that would end after this if it took as long as the longest one so far.
   std::optional<std::chrono::steady_clock::time_point> deadline;
   const std::atomic<int>* stop = nullptr;  // a signal's number: start no more points

@@ -75,6 +75,9 @@ class Backend {
   // Why this plan cannot be carried out here, or null. Asked before anything is changed.
   virtual const char* unsupported(ReplicaId replica, const StepPlan& plan) const = 0;
   virtual int max_steps_in_flight() const = 0;
+  // Whether block tables and the tokens of requests are read. Where they are not, blocks have no
+  // ids, and plans that repeat are submitted without looking at their requests.
+  virtual bool reads_requests() const { return true; }
   // Of a model at a replica that is attached and serves it. Lives as long as the backend.
   virtual const CostModel& cost(ReplicaId replica, ModelId model) const = 0;
 
@@ -124,6 +127,7 @@ class ForwardingBackend : public Backend {
     return backend_->unsupported(replica, plan);
   }
   int max_steps_in_flight() const override { return backend_->max_steps_in_flight(); }
+  bool reads_requests() const override { return backend_->reads_requests(); }
   const CostModel& cost(ReplicaId replica, ModelId model) const override {
     return backend_->cost(replica, model);
   }

@@ -174,7 +174,11 @@ void Cluster::run() {
 void Cluster::handle(const Event& event) {
   switch (event.kind) {
     case EventKind::kStepDone:
-      replicas_[index(replica_of(event.subject))]->on_step_done(low_of(event.subject));
+      if (replicas_[index(replica_of(event.subject))]->on_step_done(
+              low_of(event.subject),
+              dirty_.empty() && deferred_.empty() && unrouted_.empty() && !timeline_->more_now())) {
+        break;
+      }
       mark_dirty(replica_of(event.subject));
       report_finished(replica_of(event.subject));
       if (!deferred_.empty()) retry_migrations();
@@ -400,16 +404,15 @@ void Cluster::log_decision(const Rebalance& decision) {
     hash.add(7ull << 60 | index(migration.to) << 32 | index(migration.request));
   }
   if (!record_->options.decision_text) return;
-  std::string& text = record_->decisions;
-  text += fmt::format("{}.{:09} cluster {}", timeline_->now() / 1'000'000'000,
-                      timeline_->now() % 1'000'000'000, failed ? "failed" : "rebalance");
+  std::string& text = record_->decision_lines.emplace_back();
+  text = fmt::format("{}.{:09} cluster {}", timeline_->now() / 1'000'000'000,
+                     timeline_->now() % 1'000'000'000, failed ? "failed" : "rebalance");
   for (const AdapterCopy& copy : decision.loads) {
     text += fmt::format(" load={}>r{}", index(copy.adapter), index(copy.to));
   }
   for (const Migration& migration : decision.migrations) {
     text += fmt::format(" migrate={}>r{}", index(migration.request), index(migration.to));
   }
-  text += '\n';
 }
 
 void Cluster::start_migration(const Migration& migration) {
@@ -456,6 +459,8 @@ void Cluster::plan_dirty() {
 
 void Cluster::finish_record() {
   for (const auto& replica : replicas_) replica->finish();
+  for (const std::string& line : record_->decision_lines) record_->decisions.append(line) += '\n';
+  record_->decision_lines.clear();
   judge();
   for (std::size_t i = 0; i < table_.size(); ++i) {
     RequestRecord& r = record_->requests[i];

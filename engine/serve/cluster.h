@@ -41,6 +41,9 @@ struct ClusterSettings {
   // migrate are in already: they wait beyond it.
   std::int64_t max_waiting = 0;
   WhenFull when_full = WhenFull::kWait;
+  // Policies are asked for every step, also where their plans repeat. Nothing that is recorded
+  // differs.
+  bool step_by_step = false;
   // A migrated request travels as tokens and is prefilled again where it arrives (dLoRA 5.2).
   TimeNs migration_delay = from_seconds(0.001);
 };

@@ -15,14 +15,16 @@ int size_class(std::int64_t count) {
 
 }  // namespace
 
-KvPool::KvPool(std::int64_t blocks, int block_tokens) : block_tokens_(block_tokens) {
+KvPool::KvPool(std::int64_t blocks, int block_tokens, bool with_ids)
+    : total_blocks_(blocks), with_ids_(with_ids), block_tokens_(block_tokens) {
   SL_CHECK(block_tokens >= 1, "a block holds at least one token");
   SL_CHECK(blocks >= 0 && blocks < INT32_MAX, "the pool's block count is out of range");
+  free_count_ = lowest_free_ = blocks;
+  if (!with_ids) return;
   free_.resize(static_cast<std::size_t>(blocks));
   for (std::int64_t i = 0; i < blocks; ++i) {
     free_[static_cast<std::size_t>(i)] = static_cast<BlockIndex>(blocks - 1 - i);
   }
-  free_count_ = lowest_free_ = blocks;
 }
 
 void KvPool::enlarge(BlockList* list, std::int64_t count) {
@@ -43,10 +45,11 @@ void KvPool::enlarge(BlockList* list, std::int64_t count) {
 }
 
 void KvPool::release(BlockList* list) {
-  if (list->data == nullptr) return;
-  std::copy_n(list->data, list->count, free_.begin() + static_cast<std::ptrdiff_t>(free_count_));
+  if (list->data != nullptr) {
+    std::copy_n(list->data, list->count, free_.begin() + static_cast<std::ptrdiff_t>(free_count_));
+    spare_[size_class(list->capacity)].push_back(list->data);
+  }
   free_count_ += list->count;
-  spare_[size_class(list->capacity)].push_back(list->data);
   *list = BlockList{};
 }
 

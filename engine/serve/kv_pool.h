@@ -2,7 +2,8 @@
 // caches take blocks here; under unified paging (S-LoRA 5) adapters take them from the same pool.
 //
 // Free blocks are a stack, an owner's blocks one array (a block table, as attention kernels read
-// it): taking a block is O(1), giving all back is one copy.
+// it): taking a block is O(1), giving all back is one copy. Where no device reads block tables,
+// blocks have no ids and only their numbers are kept.
 #ifndef SERVELAB_SERVE_KV_POOL_H_
 #define SERVELAB_SERVE_KV_POOL_H_
 
@@ -22,15 +23,18 @@ struct BlockList {
   BlockIndex* data = nullptr;
   std::int32_t count = 0;
   std::int32_t capacity = 0;
-  std::span<const BlockIndex> blocks() const { return {data, static_cast<std::size_t>(count)}; }
+  // Empty in a pool whose blocks have no ids.
+  std::span<const BlockIndex> blocks() const {
+    return {data, data == nullptr ? 0 : static_cast<std::size_t>(count)};
+  }
 };
 
 class KvPool {
  public:
   // `blocks` >= 0 blocks of `block_tokens` >= 1 tokens each.
-  KvPool(std::int64_t blocks, int block_tokens);
+  KvPool(std::int64_t blocks, int block_tokens, bool with_ids = true);
 
-  std::int64_t total_blocks() const { return static_cast<std::int64_t>(free_.size()); }
+  std::int64_t total_blocks() const { return total_blocks_; }
   std::int64_t free_blocks() const { return free_count_; }
   std::int64_t used_blocks() const { return total_blocks() - free_count_; }
   std::int64_t peak_used_blocks() const { return total_blocks() - lowest_free_; }
@@ -45,6 +49,11 @@ class KvPool {
   bool grow(BlockList* list, std::int64_t count) {
     const std::int64_t missing = count - list->count;
     if (missing <= 0) return true;
+    if (!with_ids_) {
+      if (!take(missing)) return false;
+      list->count = static_cast<std::int32_t>(count);
+      return true;
+    }
     if (missing > free_count_) return false;
     if (count > list->capacity) enlarge(list, count);
     for (std::int64_t i = list->count; i < count; ++i) {
@@ -55,6 +64,19 @@ class KvPool {
     return true;
   }
 
+  // Without ids: takes blocks now whose owners are named later, by give(). False, and nothing
+  // changed, when too few are free.
+  bool take(std::int64_t blocks) {
+    if (blocks > free_count_) return false;
+    free_count_ -= blocks;
+    if (free_count_ < lowest_free_) lowest_free_ = free_count_;
+    return true;
+  }
+  // `list` owns `blocks` more of those that were taken.
+  static void give(BlockList* list, std::int64_t blocks) {
+    list->count += static_cast<std::int32_t>(blocks);
+  }
+
   // Gives every block of `list` back.
   void release(BlockList* list);
 
@@ -62,6 +84,8 @@ class KvPool {
   static constexpr int kSizeClasses = 27;
   void enlarge(BlockList* list, std::int64_t count);
 
+  std::int64_t total_blocks_;
+  bool with_ids_;
   std::vector<BlockIndex> free_;  // the first free_count_ entries are free; the top is taken next
   std::int64_t free_count_ = 0;
   std::int64_t lowest_free_ = 0;

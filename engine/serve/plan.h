@@ -58,6 +58,7 @@ struct Slice {
   std::int32_t tokens;
   LoraSite lora = LoraSite::kDevice;
   std::int32_t padding = 0;
+  bool operator==(const Slice&) const = default;
 };
 
 struct Preemption {
@@ -72,6 +73,7 @@ struct StepMode {
   double device_share = 1;                // of the device's SMs, (0, 1]
   HostCopy host_copy = HostCopy::kFused;  // for slices with LoraSite::kHost
   TakeOver take_over = TakeOver::kNever;  // likewise
+  bool operator==(const StepMode&) const = default;
 };
 
 // Reused between steps: a policy calls clear() and fills it. Carried out in this order: reject,
@@ -87,8 +89,21 @@ struct StepPlan : StepMode {
   std::vector<ModelId> load_models;
   std::vector<Slice> slices;
 
+  // How many more times the policy would plan these same slices and nothing else: as long as each
+  // of them is a token that is decoded, no request ends, blocks suffice, and no request comes to
+  // the replica or leaves it and no load ends there. The replica then carries the plan out by
+  // itself, in O(1) a step; StepReport says how often it did. What gauges show may not change
+  // meanwhile. A plan that does anything else than run slices, or switches weights, is not
+  // repeated.
+  std::int64_t repeats = 0;
+  // Also when requests come and loads end: nobody could join.
+  bool repeats_when_full = false;
+  static constexpr std::int64_t kAlways = INT64_MAX;
+
   void clear() {
     static_cast<StepMode&>(*this) = {};
+    repeats = 0;
+    repeats_when_full = false;
     model = ModelId{};
     merged = kBaseModel;
     reject.clear();
@@ -99,10 +114,11 @@ struct StepPlan : StepMode {
     load_models.clear();
     slices.clear();
   }
-  bool empty() const {
-    return slices.empty() && load.empty() && evict.empty() && preempt.empty() && reject.empty() &&
+  bool only_runs() const {
+    return load.empty() && evict.empty() && preempt.empty() && reject.empty() &&
            load_models.empty() && evict_models.empty();
   }
+  bool empty() const { return slices.empty() && only_runs(); }
 };
 
 const char* name(Exec exec);

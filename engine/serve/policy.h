@@ -16,14 +16,17 @@
 
 namespace servelab {
 
-// A step that has just ended.
+// A step that has just ended, with those before it that repeated the same plan and were not
+// reported yet.
 struct StepReport {
+  std::int64_t steps = 1;         // that this is about
+  std::int64_t repeats = 0;       // of those: started without asking the policy
   std::span<const Slice> slices;  // as planned
   std::span<const RequestId> finished;
   Exec exec = Exec::kUnmerged;
   ModelId model{};
   AdapterId merged = kBaseModel;
-  TimeNs duration = 0;     // start of execution to end
+  TimeNs duration = 0;     // start of execution to end, of all of them
   TimeNs switch_time = 0;  // of which: merging and unmerging
 };
 

@@ -49,6 +49,7 @@ struct RequestRecord {
   std::uint16_t migrations = 0;
   RequestStatus status = RequestStatus::kUnfinished;
   RejectReason reject_reason = RejectReason::kNone;
+  bool operator==(const RequestRecord&) const = default;
 };
 
 enum class EventCode : std::uint8_t {
@@ -74,6 +75,7 @@ struct EventRecord {
   ReplicaId replica{};
   std::int64_t subject = 0;
   double value = 0;
+  bool operator==(const EventRecord&) const = default;
 };
 
 // Values of one replica over one bin of time. Counts and times are sums over the steps that ended
@@ -90,6 +92,7 @@ struct SeriesBin {
   std::int32_t waiting = 0;
   std::int32_t kv_blocks_used = 0;
   std::int32_t adapters_resident = 0;
+  bool operator==(const SeriesBin&) const = default;
 };
 
 // One step, kept with RecorderOptions::steps, in the order in which steps ended. It was planned at
@@ -127,6 +130,7 @@ struct ReplicaTotals {
   Bytes device_bytes = 0;    // that the engine may use
   Bytes weight_bytes = 0;    // of all models that are on it at once
   Bytes kv_block_bytes = 0;  // of one block of the pool
+  bool operator==(const ReplicaTotals&) const = default;
 };
 
 // What the cluster and its policy did over the whole run.
@@ -148,6 +152,7 @@ struct GaugeSeries {
   ReplicaId replica{};
   std::vector<TimeNs> at;
   std::vector<double> value;
+  bool operator==(const GaugeSeries&) const = default;
 };
 
 // Histogram with 64 equal bins in each doubling from 1.024 us, 40 doublings (13 days): a bin is at
@@ -202,13 +207,17 @@ struct RunRecord {
   LatencyHistogram itl;                     // gaps between consecutive tokens of a request
   std::vector<std::int64_t> token_offsets;  // with token_times: requests + 1 entries
   std::vector<TimeNs> token_times;          // with token_times: ragged, by request
-  std::string decisions;                    // with decision_text: one line per plan
-  StreamHash decision_hash;                 // of every plan, always
+  // The decision log, with decision_text: one line per plan and, where a replica goes on to make
+  // that same plan, how often it did and when for the last time ("x5 until 0.031").
+  std::string decisions;
+  std::vector<std::string> decision_lines;  // its lines, until the run ends
+  StreamHash decision_hash;                 // of all decisions, always
   std::vector<DeliveredEvent> delivered;    // with keep_delivered: every event of the run
   std::vector<StepTiming> step_timings;     // with keep_delivered: by order of kStepDone
   TimeNs arrival_lag_max = 0;               // a request entered this long after its scheduled time
   TimeNs end = 0;                           // stamp of the last event
   std::int64_t steps = 0;
+  std::int64_t repeated_steps = 0;           // of those, by the replica itself; not in the results
   std::vector<std::string> invalid_reasons;  // empty: VALID
 };
 

@@ -54,7 +54,7 @@ void Replica::plan() {
   SL_CHECK(slice.tokens >= 1 && slice.tokens <= r.pending(),
            "I6: a slice computes between one and all of the pending tokens");
   SL_CHECK(slice.padding >= 0, "I6: a row is not shorter than its request");
-  SL_CHECK(step->exec != Exec::kMerged || r.adapter_ == step->merged,
+  SL_CHECK(step->mode.exec != Exec::kMerged || r.adapter_ == step->merged,
            "I3: a merged step runs only its adapter's requests");
   if (r.phase_ != Phase::kRunning) enter_running(slice.request, &r);
   const std::int32_t context = r.context_ + slice.tokens;
@@ -63,6 +63,12 @@ void Replica::plan() {
              "I4: the step needs more KV blocks than are free");
   }
   r.in_step_ = true;
+  if (repeats_.possible) {
+    const int pages =
+        step->blocks_per_page == 1 ? r.blocks_.count : r.blocks_.count / step->blocks_per_page;
+    repeats_.add(r.true_output_tokens_ - r.generated_, r.last_token_,
+                 pages * kv_->block_tokens() - context);
+  }
 
   step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending(), slice.padding);
   if (r.adapter_ == kBaseModel) return;
@@ -111,37 +117,44 @@ void Replica::apply(StepPlan* plan) {
   step.shape = BatchShape{};
   step.model = plan->model;
   step.blocks_per_page = view_.blocks_per_page_[index(plan->model)];
-  step.exec = plan->exec;
   step.merged = plan->exec == Exec::kMerged ? plan->merged : kBaseModel;
-  step.take_over = plan->take_over;
+  step.mode = *plan;
   SL_CHECK(step.slices.size() <= static_cast<std::size_t>(view_.limits_.max_batch),
            "I7: the step has more requests than max_batch");
   if (takes_turns(step.model)) use_model(step.model);
+  repeats_.begin(can_repeat_ && plan->repeats > 0 && plan->only_runs(), kv_->block_tokens(),
+                 step.blocks_per_page);
   for (const Slice& slice : step.slices) add_slice(slice, &step);
   if (view_.unit_->models.size() > 1) check_models(step);
-  step.shape.waiting = static_cast<std::int64_t>(view_.waiting_.size() + view_.swapped_.size());
   step.shape.served_adapters = static_cast<std::int64_t>(view_.adapter_table_.size());
   step.shape.adapter_slots = adapters_->slots();
   SL_CHECK(step.shape.tokens <= view_.limits_.max_batch_tokens,
            "I7: the step has more tokens than max_batch_tokens");
 
+  expect_repeats(*plan, step);
   StepWork work;
   switch_weights(&step, &work);
-  work.replica = id_;
-  work.slot = slot;
-  work.slices = step.slices;
-  work.adapters = step.adapters;
-  work.host_adapters = step.host_adapters;
-  work.shape = step.shape;
-  work.model = step.model;
-  work.mode = *plan;
-  work.view = &view_;
   work.swap_in = swap_in_;
   work.swap_out = swap_out_;
   work.moves = moves_;
-  shared_.backend->submit(work);
+  submit(slot, &work);
   swap_in_ = swap_out_ = 0;
   moves_.clear();
+}
+
+void Replica::submit(std::uint32_t slot, StepWork* work) {
+  Step& step = steps_[slot];
+  step.shape.waiting = static_cast<std::int64_t>(view_.waiting_.size() + view_.swapped_.size());
+  work->replica = id_;
+  work->slot = slot;
+  work->slices = step.slices;
+  work->adapters = step.adapters;
+  work->host_adapters = step.host_adapters;
+  work->shape = step.shape;
+  work->model = step.model;
+  work->mode = step.mode;
+  work->view = &view_;
+  shared_.backend->submit(*work);
 }
 
 // Apart from the rest: where there is one model, a step costs nothing more for it.
@@ -155,13 +168,13 @@ void Replica::check_models(const Step& step) const {
 // A step has few adapters on the host, as new requests bring them: looked up one by one.
 void Replica::add_host_rows(const Slice& slice, const RequestView& r, Step* step) {
   SL_CHECK(slice.lora == LoraSite::kHost, "I1: no LoRA server is known to this replica");
-  SL_CHECK(step->exec == Exec::kUnmerged, "I3: a merged step computes no LoRA on the host");
+  SL_CHECK(step->mode.exec == Exec::kUnmerged, "I3: a merged step computes no LoRA on the host");
   step->shape.add_host_rows(slice.tokens, r.rank_);
   std::vector<AdapterId>& used = step->host_adapters;
   if (std::find(used.begin(), used.end(), r.adapter_) != used.end()) return;
   used.push_back(r.adapter_);
   step->shape.add_host_adapter(r.rank_);
-  if (step->take_over == TakeOver::kNever ||
+  if (step->mode.take_over == TakeOver::kNever ||
       adapters_->residency(r.adapter_) == Residency::kAbsent) {
     return;
   }
@@ -226,24 +239,43 @@ void Replica::enter_running(RequestId id, RequestView* r) {
   if (record.admitted == kUnset) record.admitted = shared_.timeline->now();
 }
 
-void Replica::on_step_done(std::uint32_t slot) {
-  const SchedulingWatch watch(this);
-  Step& step = steps_[slot];
-  SL_CHECK(step.active, "a step ended that never began");
-  const StepTiming timing = shared_.backend->collect(id_, slot);
-  if (timing.host_work.lost > 0) {
-    note_event(EventCode::kWorkerLost, timing.host_work.lost, timing.host_work.recomputed);
-  }
-  if (shared_.record->options.keep_delivered) shared_.record->step_timings.push_back(timing);
-  const TimeNs now = shared_.timeline->now();
-  const TimeNs started = now - timing.busy();
-  finished_.clear();
+// A request of the step in flight learns what repeated steps made of it.
+[[gnu::always_inline]] inline void Replica::settle(RequestView* r) {
+  const auto steps = static_cast<std::int32_t>(repeats_.owed);
+  r->context_ += steps;
+  r->generated_ += steps;
+  r->last_token_ = repeats_.last_end;
+  const std::int32_t tokens = r->context_ + 1;  // with the step in flight
+  if (r->blocks_.count * kv_->block_tokens() >= tokens * repeats_.blocks_per_page) return;
+  const std::int64_t blocks = view_.blocks_for(r->model_, tokens) - r->blocks_.count;
+  KvPool::give(&r->blocks_, blocks);
+  repeats_.taken -= blocks;
+}
+
+void Replica::settle() {
+  if (!view_.unsettled_) return;
+  for (const Slice& slice : steps_.front().slices) settle(&request(slice.request));
+  end_settling();
+}
+
+void Replica::end_settling() {
+  view_.unsettled_ = false;
+  repeats_.owed = 0;
+  SL_CHECK(repeats_.taken == 0, "I4: repeated steps took blocks that none of their requests needs");
+}
+
+// Moves the requests of a step that has ended on by it. With kHolds they stay in it: it is about to
+// be repeated, and none of them ends. Returns how many sampled a token.
+template <bool kHolds>
+std::int64_t Replica::advance(const Step& step, TimeNs now, TimeNs started) {
+  const bool unsettled = view_.unsettled_;
   std::int64_t sampled = 0;
   TimeNs gap = 0;  // inter-token gaps come in runs of equal values
   std::int64_t gap_count = 0;
   for (const Slice& slice : step.slices) {
     RequestView& r = request(slice.request);
-    r.in_step_ = false;
+    if (unsettled) settle(&r);
+    if constexpr (!kHolds) r.in_step_ = false;
     if (r.context_ == 0) {
       RequestRecord& record = record_of(slice.request);
       if (record.prefill_start == kUnset) record.prefill_start = started;
@@ -263,24 +295,54 @@ void Replica::on_step_done(std::uint32_t slot) {
     }
     r.last_token_ = now;
     if (shared_.token_log != nullptr) shared_.token_log->emplace_back(slice.request, now);
-    if (r.generated_ >= r.true_output_tokens_) finish_request(slice.request, &r);
+    if constexpr (!kHolds) {
+      if (r.generated_ >= r.true_output_tokens_) finish_request(slice.request, &r);
+    }
   }
   if (gap_count > 0) shared_.record->itl.add(gap, gap_count);
+  if (unsettled) end_settling();
+  return sampled;
+}
+
+template std::int64_t Replica::advance<true>(const Step&, TimeNs, TimeNs);
+
+bool Replica::on_step_done(std::uint32_t slot, bool may_repeat) {
+  const SchedulingWatch watch(this);
+  Step& step = steps_[slot];
+  SL_CHECK(step.active, "a step ended that never began");
+  const StepTiming timing = shared_.backend->collect(id_, slot);
+  finished_.clear();
+  if (may_repeat && repeats_.left > 0 && repeats_.least_left > 1 && repeat(slot, timing))
+    return true;
+  if (timing.host_work.lost > 0) {
+    note_event(EventCode::kWorkerLost, timing.host_work.lost, timing.host_work.recomputed);
+  }
+  if (shared_.record->options.keep_delivered) shared_.record->step_timings.push_back(timing);
+  const TimeNs now = shared_.timeline->now();
+  const std::int64_t sampled = advance<false>(step, now, now - timing.busy());
+  repeats_.last_end = now;
   for (const AdapterId id : step.adapters) adapters_->unpin(id);
   for (const AdapterId id : step.taken_over) adapters_->unpin(id);
   if (takes_turns(step.model)) models_->unpin(step.model);
   step.active = false;
   --view_.steps_in_flight_;
   note_step(step, timing, sampled);
+  report(step, timing);
+  return false;
+}
 
+// Tells the policy of a step, with those before it that it has not been told of.
+void Replica::report(const Step& step, const StepTiming& timing) {
   StepReport report;
+  report.steps = repeats_.steps + 1;
+  report.repeats = repeats_.repeated;
   report.slices = step.slices;
   report.finished = finished_;
   report.model = step.model;
-  report.exec = step.exec;
+  report.exec = step.mode.exec;
   report.merged = step.merged;
-  report.duration = timing.busy();
-  report.switch_time = timing.switching;
+  report.duration = repeats_.duration + timing.busy();
+  report.switch_time = repeats_.switching + timing.switching;
   policy_->on_step_done(view_, report);
 }
 
@@ -298,7 +360,10 @@ void Replica::finish_request(RequestId id, RequestView* r) {
 }
 
 void Replica::finish() {
+  settle();
   close_bin();
+  close_logged();
+  shared_.record->decision_hash.add(decision_hash_.value());
   totals_.kv_blocks_peak = kv_->peak_used_blocks();
   shared_.record->replicas.push_back(totals_);
   std::int64_t held = 0;

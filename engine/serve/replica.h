@@ -33,6 +33,7 @@
 #include "engine/serve/cluster.h"
 #include "engine/serve/policy.h"
 #include "engine/serve/recorder.h"
+#include "engine/serve/repeats.h"
 #include "engine/serve/view.h"
 
 namespace servelab {
@@ -77,8 +78,13 @@ class Replica {
   void plan();
   void apply(StepPlan* plan);
 
-  void on_step_done(std::uint32_t slot);
+  // A step ended. With `may_repeat` nothing else happens at this instant, and the replica may begin
+  // the next one itself where the plan repeats; true when it did, and has to be asked for no plan.
+  bool on_step_done(std::uint32_t slot, bool may_repeat);
   void on_load_done(std::uint32_t what);  // low half of the event's subject
+
+  // Tells the requests of the step in flight of the steps that they have made by repeating.
+  void settle();
 
   // Ends the run's record and checks that memory is conserved.
   void finish();
@@ -93,9 +99,8 @@ class Replica {
     BatchShape shape;
     ModelId model{};
     int blocks_per_page = 1;  // of that model
-    Exec exec = Exec::kUnmerged;
+    StepMode mode;
     AdapterId merged = kBaseModel;
-    TakeOver take_over = TakeOver::kNever;
   };
   struct Loading {
     std::uint32_t what;  // as in the event that ends it
@@ -124,6 +129,19 @@ class Replica {
   void add_host_rows(const Slice& slice, const RequestView& r, Step* step);
   void switch_weights(Step* step, StepWork* work);
   void finish_request(RequestId id, RequestView* r);
+  void submit(std::uint32_t slot, StepWork* work);
+  template <bool kHolds>
+  std::int64_t advance(const Step& step, TimeNs now, TimeNs started);
+  void expect_repeats(const StepPlan& plan, const Step& step);
+  bool repeat(std::uint32_t slot, const StepTiming& timing);
+  void start_again(std::uint32_t slot);
+  void report(const Step& step, const StepTiming& timing);
+  void settle(RequestView* r);
+  void end_settling();
+  void end_repeats() { repeats_.left = 0; }
+  void end_unless_full() {
+    if (!repeats_.when_full) end_repeats();
+  }
   void use_adapter(AdapterId id, Step* step);
   void use_model(ModelId id);
   void check_models(const Step& step) const;
@@ -138,6 +156,9 @@ class Replica {
   void queue_insert(RequestId id, RequestView* r);
   void queue_erase(RequestId id, RequestView* r);
   void log_plan(const StepPlan& plan);
+  void log_plan_again();
+  void hash_slices(const std::vector<Slice>& slices);
+  void close_logged();
   void log_plan_text(const StepPlan& plan);
   void note_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
   void log_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
@@ -154,10 +175,14 @@ class Replica {
   std::vector<bool> turns_;          // by model: whether it takes turns
   int preloaded_models_ = 0;         // of those, the first ones
   std::vector<Bytes> kv_per_token_;  // by model
+  bool can_repeat_;
 
   StepPlan plan_;
   std::vector<Step> steps_;  // by slot
   std::uint64_t step_count_ = 0;
+  Repeats repeats_;
+  LoggedPlan logged_;
+  StreamHash decision_hash_;         // of this replica's plans
   std::vector<RequestId> finished_;  // reused
   std::vector<Loading> loading_;
   std::vector<AdapterId> victims_;    // reused

@@ -32,6 +32,7 @@ void Replica::take_in(RequestId id) {
 }
 
 void Replica::admit(RequestId id) {
+  end_unless_full();
   take_in(id);
   const int limit = (*view_.arrivals_)[index(id)].output_limit_tokens;
   const RejectReason never = why_never(request(id), limit);
@@ -47,6 +48,7 @@ void Replica::release(RequestId id) {
   RequestView& r = request(id);
   SL_CHECK(!r.in_step_ && r.phase_ != Phase::kDone && r.phase_ != Phase::kPending,
            "I9: only an unfinished request outside a step can leave a replica");
+  end_repeats();
   leave(id, &r);
   r.context_ = 0;
   r.phase_ = Phase::kPending;
@@ -81,6 +83,7 @@ bool Replica::load_ahead(AdapterId id) {
     missing -= slots ? 1 : adapters_->blocks_of(old);
   }
   if (missing > 0) return false;  // and nobody has given way for nothing
+  end_repeats();
   for (const AdapterId old : victims_) evict(old);
   begin_load(id);
   return true;
@@ -204,6 +207,7 @@ void Replica::begin_load(ModelId id) {
 }
 
 void Replica::on_load_done(std::uint32_t what) {
+  end_unless_full();
   if (is_model(what)) {
     models_->finish_load(loaded_model(what));
     end_load(what, view_.requests_of(loaded_model(what)).tail);

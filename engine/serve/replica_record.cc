@@ -1,4 +1,6 @@
 // What a replica writes into the run's record: the decision log, series, events and totals.
+#include <fmt/format.h>
+
 #include <bit>
 #include <cstdio>
 
@@ -6,8 +8,21 @@
 
 namespace servelab {
 
+// Runs of one and the same plan are logged once, with their number: however far a replica goes by
+// itself, the log is the same.
 void Replica::log_plan(const StepPlan& plan) {
-  StreamHash& hash = shared_.record->decision_hash;
+  if (logged_.times > 0 && plan.only_runs() && logged_.mode == plan &&
+      logged_.model == plan.model && logged_.merged == plan.merged &&
+      logged_.slices == plan.slices) {
+    return log_plan_again();
+  }
+  close_logged();
+  logged_.mode = plan;
+  logged_.model = plan.model;
+  logged_.merged = plan.merged;
+  logged_.times = plan.only_runs() ? 1 : 0;  // what did more is a line of its own
+  logged_.last = shared_.timeline->now();
+  StreamHash& hash = decision_hash_;
   hash.add(static_cast<std::uint64_t>(shared_.timeline->now()));
   hash.add(static_cast<std::uint64_t>(id_) | static_cast<std::uint64_t>(plan.exec) << 16 |
            static_cast<std::uint64_t>(plan.host_copy) << 20 |
@@ -24,16 +39,51 @@ void Replica::log_plan(const StepPlan& plan) {
   for (const AdapterId id : plan.load) hash.add(4ull << 60 | index(id));
   for (const ModelId id : plan.evict_models) hash.add(9ull << 60 | index(id));
   for (const ModelId id : plan.load_models) hash.add(10ull << 60 | index(id));
-  for (const Slice& slice : plan.slices) {
+  hash_slices(plan.slices);
+  if (shared_.record->options.decision_text) log_plan_text(plan);
+}
+
+// By what differs from the plan before: who left, who joined or has another slice, and how many
+// stayed as they were.
+void Replica::hash_slices(const std::vector<Slice>& slices) {
+  StreamHash& hash = decision_hash_;
+  const std::vector<Slice>& before = logged_.slices;
+  std::size_t old = 0;
+  std::uint64_t same = 0;
+  for (const Slice& slice : slices) {
+    for (; old < before.size() && before[old].request != slice.request; ++old) {
+      hash.add(14ull << 60 | index(before[old].request));
+    }
+    if (old < before.size() && before[old++] == slice) {
+      ++same;
+      continue;
+    }
     hash.add(static_cast<std::uint64_t>(slice.lora) << 56 |
              static_cast<std::uint64_t>(slice.tokens) << 32 | index(slice.request));
     if (slice.padding > 0) hash.add(11ull << 60 | static_cast<std::uint64_t>(slice.padding));
   }
-  if (shared_.record->options.decision_text) log_plan_text(plan);
+  hash.add(15ull << 60 | same);
+  logged_.slices = slices;
+}
+
+void Replica::log_plan_again() {
+  ++logged_.times;
+  logged_.last = shared_.timeline->now();
+  decision_hash_.add(static_cast<std::uint64_t>(logged_.last));
+}
+
+void Replica::close_logged() {
+  if (logged_.times < 2) return;
+  decision_hash_.add(12ull << 60 | static_cast<std::uint64_t>(logged_.times));
+  if (!shared_.record->options.decision_text) return;
+  std::string& line = shared_.record->decision_lines[logged_.line];
+  line += fmt::format(" x{} until {}.{:09}", logged_.times, logged_.last / 1'000'000'000,
+                      logged_.last % 1'000'000'000);
 }
 
 void Replica::log_plan_text(const StepPlan& plan) {
-  std::string& out = shared_.record->decisions;
+  logged_.line = shared_.record->decision_lines.size();
+  std::string& out = shared_.record->decision_lines.emplace_back();
   char stamp[64];
   const TimeNs now = shared_.timeline->now();
   std::snprintf(stamp, sizeof stamp, "%lld.%09lld r%u %s", static_cast<long long>(now / 1000000000),
@@ -77,11 +127,10 @@ void Replica::log_plan_text(const StepPlan& plan) {
     if (slice.padding > 0) text.append("+").append(std::to_string(slice.padding));
     return text;
   });
-  out += '\n';
 }
 
 void Replica::note_step(const Step& step, const StepTiming& timing, std::int64_t sampled) {
-  const bool merged = step.exec == Exec::kMerged;
+  const bool merged = step.mode.exec == Exec::kMerged;
   ++shared_.record->steps;
   ++totals_.steps;
   totals_.merged_steps += merged ? 1 : 0;
@@ -130,7 +179,7 @@ void Replica::log_step(const Step& step, const StepTiming& timing, std::int64_t 
   record.output_tokens = static_cast<std::int32_t>(sampled);
   record.replica = id_;
   record.slot = static_cast<std::uint16_t>(&step - steps_.data());
-  record.exec = step.exec;
+  record.exec = step.mode.exec;
   shared_.record->step_log.push_back(record);
 }
 

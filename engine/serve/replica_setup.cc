@@ -4,6 +4,18 @@
 #include "engine/serve/replica.h"
 
 namespace servelab {
+namespace {
+
+// Steps that repeat are not looked at one by one: not where a device reads their requests, several
+// are in flight, or each is recorded.
+bool may_repeat(const ClusterSettings& settings, const SharedState& shared) {
+  const RecorderOptions& options = shared.record->options;
+  return !settings.step_by_step && !shared.backend->reads_requests() &&
+         shared.backend->max_steps_in_flight() == 1 && !options.token_times && !options.steps &&
+         !options.measure_scheduling && !options.keep_delivered;
+}
+
+}  // namespace
 
 Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit,
                  const UnitMemory& memory, const SharedState& shared,
@@ -12,7 +24,8 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
       shared_(shared),
       policy_(std::move(policy)),
       turns_(shared.models.size()),
-      kv_per_token_(shared.models.size()) {
+      kv_per_token_(shared.models.size()),
+      can_repeat_(may_repeat(settings, shared)) {
   const Workload& workload = *shared.workload;
   const EngineSettings& engine = settings.engine;
   std::vector<Bytes> adapter_bytes;
@@ -26,7 +39,8 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
     model_bytes[m] = needs.weights;
   }
   preloaded_models_ = engine.preloaded_models ? unit.model_slots : 0;
-  kv_ = std::make_unique<KvPool>(memory.kv_blocks, engine.block_tokens);
+  kv_ = std::make_unique<KvPool>(memory.kv_blocks, engine.block_tokens,
+                                 shared.backend->reads_requests());
   adapters_ = std::make_unique<AdapterPool>(memory.adapters, std::move(adapter_bytes), kv_.get());
   models_ = std::make_unique<ModelPool>(memory.models, std::move(model_bytes), kv_.get());
 
@@ -53,6 +67,7 @@ Replica::Replica(ReplicaId id, const ClusterSettings& settings, const Unit& unit
   layout.model_load_path = engine.model_load_path;
   shared.backend->attach(id, layout);
 
+  view_.replica_ = this;
   view_.id_ = id;
   view_.limits_ = engine.limits;
   view_.unit_ = &unit;

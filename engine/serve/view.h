@@ -110,6 +110,8 @@ class ReplicaView {
   // A request of this replica, unfinished or just finished; any other is refused (I10), so that no
   // policy can look at arrivals to come.
   const RequestView& request(RequestId id) const {
+    if (unsettled_) [[unlikely]]
+      settle();
     const RequestView& r = (*table_)[index(id)];
     SL_CHECK(r.replica_ == id_, "I10: a policy looked at a request that is not at its replica");
     return r;
@@ -162,6 +164,7 @@ class ReplicaView {
 
  private:
   friend class Replica;
+  void settle() const;
   std::size_t queue_index(AdapterId adapter, ModelId model) const {
     return adapter == kBaseModel ? adapter_table_.size() + index(model) : index(adapter);
   }
@@ -197,6 +200,8 @@ class ReplicaView {
   ModelPool* models_ = nullptr;
   std::vector<AdapterId> merged_;  // by model
   int steps_in_flight_ = 0;
+  bool unsettled_ = false;  // steps were repeated that their requests do not know of
+  Replica* replica_ = nullptr;
   const Timeline* timeline_ = nullptr;
 };
 

@@ -91,10 +91,13 @@ BENCHMARK(BM_Step)
 // the timeline, verifying and carrying out, request records and the decision hash.
 void BM_StepParts(benchmark::State& state) {
   PointSettings planned = one_replica(), without_series = one_replica();
+  planned.step_by_step = without_series.step_by_step = true;
   plan_repeatedly(kRepeats, &planned);
   without_series.record.series = false;
   std::vector<RunCost> costs;
-  for (auto _ : state) costs = run_costs({one_replica(), planned, without_series}, kRounds);
+  PointSettings stepping = one_replica();
+  stepping.step_by_step = true;
+  for (auto _ : state) costs = run_costs({stepping, planned, without_series}, kRounds);
   const auto per_plan = [&](double RunCost::*part) {
     return (costs[1].*part - costs[0].*part) / (kRepeats - 1);
   };

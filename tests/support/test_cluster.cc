@@ -18,7 +18,7 @@ constexpr std::uint64_t kRepositorySeed = 1;
 StepCost LinearCost::step(const BatchShape& batch, Exec exec, LoraKernel kernel) const {
   StepCost cost;
   cost.dense = 1'000'000 + 10'000 * batch.tokens + 1'000 * batch.sampled;
-  cost.attention = 10 * (batch.decode_context + batch.prefill_pairs);
+  cost.attention = key_ns_ * (batch.decode_context + batch.prefill_pairs);
   if (exec == Exec::kUnmerged) {
     cost.lora = kernel == LoraKernel::kBgmv ? 100 * batch.lora_tokens * batch.lora_max_rank
                                             : 100 * batch.lora_rank_tokens;
@@ -84,7 +84,7 @@ std::unique_ptr<ClusterPolicy> make_cluster_policy(const RunOptions& options,
 
 RunRecord run(const Workload& workload, const RunOptions& options) {
   VirtualTimeline timeline;
-  const LinearCost cost;
+  const LinearCost cost(options.key_ns);
   const auto backend = make_twin_backend(&timeline, &cost);
   return run_on(workload, options, &timeline, backend.get());
 }
@@ -108,6 +108,7 @@ RunRecord run_on(const Workload& workload, const RunOptions& options, Timeline* 
   settings.max_arrival_lag = options.max_arrival_lag;
   settings.migration_delay = options.migration_delay;
   settings.stop_at = options.stop_at;
+  settings.step_by_step = options.step_by_step;
   settings.max_waiting = options.max_waiting;
   settings.when_full = options.when_full;
   ModelMemory& memory = settings.models[0].memory[1];
@@ -178,6 +179,26 @@ std::string violation(const Workload& workload, const RunRecord& record) {
       return who + " has tokens at the same instant";
     }
   }
+  return "";
+}
+
+std::string difference(const RunRecord& a, const RunRecord& b) {
+  if (a.decisions != b.decisions) return "decisions";
+  if (a.decision_hash.value() != b.decision_hash.value()) return "decision hash";
+  if (a.requests != b.requests) return "requests";
+  if (a.events != b.events) return "events";
+  if (a.series != b.series) return "series";
+  if (a.gauges != b.gauges) return "gauges";
+  if (a.replicas != b.replicas) return "replicas' totals";
+  if (a.itl.counts() != b.itl.counts() || a.itl.sum() != b.itl.sum()) return "inter-token gaps";
+  if (a.cluster.held_back != b.cluster.held_back ||
+      a.cluster.turned_away != b.cluster.turned_away ||
+      a.cluster.rebalances != b.cluster.rebalances || a.cluster.failures != b.cluster.failures ||
+      a.cluster.migrations != b.cluster.migrations) {
+    return "cluster's totals";
+  }
+  if (a.steps != b.steps || a.end != b.end) return "steps, or the end";
+  if (a.invalid_reasons != b.invalid_reasons) return "validity";
   return "";
 }
 

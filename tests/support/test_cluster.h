@@ -16,6 +16,7 @@ namespace servelab::test {
 // Linear in every aggregate; 1 us of fixed cost. Numbers are round, not any machine's.
 class LinearCost final : public CostModel {
  public:
+  explicit LinearCost(TimeNs key_ns = 10) : key_ns_(key_ns) {}
   StepCost step(const BatchShape& batch, Exec exec, LoraKernel kernel) const override;
   TimeNs merge(int rank) const override { return 10'000 + 100 * rank; }
   TimeNs unmerge(int rank) const override { return 10'000 + 100 * rank; }
@@ -23,6 +24,9 @@ class LinearCost final : public CostModel {
   TimeNs device_to_host(Bytes bytes) const override { return 5'000 + bytes / 16; }
   const char* no_host_lora() const override { return nullptr; }
   HostLoraCost host_lora(const BatchShape& batch, HostCopy copy) const override;
+
+ private:
+  TimeNs key_ns_;  // of attention, per key
 };
 
 struct WorkloadShape {
@@ -55,6 +59,8 @@ struct RunOptions {
   TimeNs stop_at = kNever;
   std::int64_t max_waiting = 0;
   WhenFull when_full = WhenFull::kWait;
+  bool step_by_step = false;
+  TimeNs key_ns = 10;  // LinearCost's
   RecorderOptions record;
 };
 EngineSettings small_engine();  // 16 requests, 512 tokens, all adapters in slots
@@ -70,6 +76,9 @@ void attach_replicas(Backend* backend, int replicas);
 // What must hold for any finished run: stamps in order, every request ended once with its length.
 // Returns the first violation, or an empty string.
 std::string violation(const Workload& workload, const RunRecord& record);
+
+// What two runs that should be the same recorded otherwise, by name; empty where nothing.
+std::string difference(const RunRecord& a, const RunRecord& b);
 
 }  // namespace servelab::test
 

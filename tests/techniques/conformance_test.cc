@@ -2,6 +2,9 @@
 // breaks no invariant (Replica::apply throws), and loses or duplicates no request.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "engine/core/rng.h"
 #include "tests/support/test_cluster.h"
 
 namespace servelab {
@@ -179,6 +182,101 @@ TEST_P(Conformance, TheOldestGetsRoomForItsAdapterAmongKv) {
   options.kv_blocks = 18;
   const RunRecord record = test::run(workload, options);
   EXPECT_EQ(test::violation(workload, record), "");
+}
+
+// Settings under which a technique's plans hold for other reasons than by default.
+std::vector<std::string> settings_of(const std::string& technique) {
+  if (technique == "slora") {
+    return {"{}",
+            "{retry: true}",
+            "{admit_every: 0}",
+            "{admit_every: 3}",
+            "{prefetch: false}",
+            "{early_abort: true, ttft_slo_s: 0.6}",
+            "{max_running: 3, retry: true}"};
+  }
+  if (technique == "punica") return {"{}", "{prefills_per_step: 4}"};
+  if (technique == "peft") return {"{}", "{merge: false}", "{switch_after: 2}", "{batch: prefix}"};
+  if (technique == "dlora") {
+    return {"{}", "{break_iterations: 5}", "{starve_credit: 3}", "{alpha: 0.5, gamma_dec: 0.2}"};
+  }
+  if (technique == "dlora-artifact") return {"{}", "{credit: 2, credit_band: 1}", "{alpha: 0.4}"};
+  if (technique == "caraserve") {
+    return {"{}",
+            "{cold: wait}",
+            "{loading: host}",
+            "{loading: skip}",
+            "{load_at: arrival}",
+            "{idle: drop}",
+            "{take_over: never, prefill_batch: 3}"};
+  }
+  if (technique == "vllm-uniform") return {"{}", "{resident_models: 1}", "{batch: prefix}"};
+  return {"{}"};
+}
+
+template <class T>
+T one_of(RngStream* rng, std::initializer_list<T> choices) {
+  return choices.begin()[rng->below(choices.size())];
+}
+
+// Anything that a run may be: light and heavy, short and long, with room and without.
+Situation random_situation(const std::string& technique, std::uint64_t seed) {
+  RngStream rng(seed, "situation");
+  Situation s{"random", {}, {}};
+  WorkloadShape& w = s.workload;
+  w.requests = 10 + static_cast<int>(rng.below(40));
+  w.adapters = one_of(&rng, {1, 2, 5, 12, 30});
+  w.burst = rng.below(4) == 0;
+  w.rate_per_s = one_of(&rng, {3.0, 20.0, 100.0, 1000.0});
+  w.base_share = one_of(&rng, {0.0, 0.1, 1.0});
+  w.max_prompt = one_of(&rng, {1, 40, 200, 700});
+  w.max_output = one_of(&rng, {1, 10, 100, 300});
+  RunOptions& o = s.options;
+  o.technique = technique;
+  const std::vector<std::string> settings = settings_of(technique);
+  o.params = settings[rng.below(settings.size())];
+  o.engine.limits.max_batch = one_of(&rng, {1, 4, 16, 64});
+  o.engine.limits.max_batch_tokens = one_of(&rng, {64, 128, 512});
+  o.engine.limits.max_batch_tokens =
+      std::max(o.engine.limits.max_batch_tokens, 2 * o.engine.limits.max_batch);
+  o.engine.adapter_slots = one_of(&rng, {0, 1, 2, 4});
+  if (rng.below(3) == 0) o.engine.adapter_memory = AdapterMemory::kUnified;
+  o.kv_blocks = one_of(&rng, {24, 50, 100, 400, 2000});
+  o.replicas = one_of(&rng, {1, 1, 2, 3});
+  if (technique == "dlora-artifact" && rng.below(2) == 0) o.route = "dlora-artifact-proactive";
+  if (rng.below(4) == 0) o.max_waiting = 3;
+  if (rng.below(6) == 0) o.stop_at = from_seconds(0.3);
+  o.record.bin = one_of(&rng, {from_seconds(1), from_seconds(0.01), from_seconds(0.003)});
+  o.key_ns =
+      one_of<TimeNs>(&rng, {0, 10, 10'000, 100'000});  // from nothing to all of a step's time
+  o.record.decision_text = true;
+  return s;
+}
+
+// A replica that repeats a plan by itself records what it does where it asks for every step.
+TEST_P(Conformance, RepeatingIsStepping) {
+  const char* asked = std::getenv("SERVELAB_HISTORIES");
+  const std::uint64_t histories = asked != nullptr ? std::stoull(asked) : 40;
+  std::int64_t steps = 0, repeated = 0;
+  for (std::uint64_t seed = 0; seed < histories; ++seed) {
+    Situation s = random_situation(GetParam(), seed);
+    SCOPED_TRACE(GetParam() + " " + s.options.params + " / history " + std::to_string(seed));
+    const Workload workload = test::make_workload(s.workload, seed);
+    RunRecord by_itself, stepping;
+    try {
+      by_itself = test::run(workload, s.options);
+    } catch (const SpecError&) {  // does not fit the device at all
+      continue;
+    }
+    s.options.step_by_step = true;
+    stepping = test::run(workload, s.options);
+    ASSERT_EQ(test::difference(by_itself, stepping), "");
+    EXPECT_EQ(stepping.repeated_steps, 0);
+    steps += stepping.steps;
+    repeated += by_itself.repeated_steps;
+  }
+  RecordProperty("repeated", std::to_string(repeated) + " of " + std::to_string(steps));
+  EXPECT_GT(repeated, steps / 10) << "of " << steps;
 }
 
 INSTANTIATE_TEST_SUITE_P(Techniques, Conformance,

@@ -127,6 +127,7 @@ Worst worst_of(const Workload& workload, int starve_credit, int max_batch) {
                                         &worst);
   };
   options.technique = "dlora";
+  options.step_by_step = true;  // a step is counted where it is planned
   const RunRecord record = test::run(workload, options);
   EXPECT_EQ(test::violation(workload, record), "");
   for (const RequestRecord& r : record.requests) EXPECT_EQ(r.status, RequestStatus::kFinished);

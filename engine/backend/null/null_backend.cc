@@ -38,6 +38,7 @@ class NullBackend final : public Backend {
     return nullptr;
   }
   int max_steps_in_flight() const override { return 1; }
+  bool reads_requests() const override { return false; }
   const CostModel& cost(ReplicaId /*replica*/, ModelId /*model*/) const override { return cost_; }
 
   void load(ReplicaId replica, AdapterId adapter, Bytes /*bytes*/) override {

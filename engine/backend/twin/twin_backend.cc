@@ -43,6 +43,7 @@ class TwinBackend final : public Backend {
   }
 
   int max_steps_in_flight() const override { return 1; }
+  bool reads_requests() const override { return false; }
   const CostModel& cost(ReplicaId replica, ModelId model) const override {
     return *replicas_[index(replica)].costs[index(model)];
   }

@@ -55,6 +55,31 @@ TEST(KvPool, NoBlockIsEverOwnedTwiceAndNoneIsLost) {
   }
 }
 
+// Where blocks have no ids, only their numbers are kept: the same ones.
+TEST(KvPool, WithoutIdsItCountsAsWithThem) {
+  KvPool with(40, 16), without(40, 16, false);
+  BlockList a, b, x, y;
+  for (const std::int64_t count : {3, 20, 7}) {
+    EXPECT_EQ(with.grow(&a, count), without.grow(&x, count));
+    EXPECT_EQ(with.grow(&b, 2 * count), without.grow(&y, 2 * count));
+    EXPECT_EQ(a.count, x.count);
+    EXPECT_EQ(b.count, y.count);
+    EXPECT_EQ(with.free_blocks(), without.free_blocks());
+  }
+  EXPECT_TRUE(x.blocks().empty());
+  with.release(&a);
+  without.release(&x);
+  EXPECT_EQ(with.free_blocks(), without.free_blocks());
+  EXPECT_EQ(with.peak_used_blocks(), without.peak_used_blocks());
+  // Taken now, named later.
+  const std::int64_t free = without.free_blocks();
+  EXPECT_FALSE(without.take(free + 1));
+  EXPECT_TRUE(without.take(2));
+  KvPool::give(&y, 2);
+  without.release(&y);
+  EXPECT_EQ(without.free_blocks(), 40);
+}
+
 TEST(KvPool, BlocksForRoundsUp) {
   const KvPool pool(10, 16);
   EXPECT_EQ(pool.blocks_for(0), 0);
