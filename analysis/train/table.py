@@ -82,7 +82,7 @@ def from_points(spec_id: str, root: Path) -> Table:
             requested = json.loads(as_text(file["spec/requested"][()]))
             summary = dict(file["summary"].attrs)
             head = {name: as_text(file.attrs[name])
-                    for name in ("spec_id", "model", "hardware", "build_id", "status", "key")}
+                    for name in ("spec_id", "build_id", "status", "key")}
         if tuple(sorted(sweep)) != tuple(sorted(SWEPT)):
             raise VerbError(f"{shown(path)}: sweeps {', '.join(sweep)}, not {', '.join(SWEPT)}")
         slots, slot_rank, adapters, ranks, rates = (sweep[name] for name in SWEPT)
@@ -95,6 +95,7 @@ def from_points(spec_id: str, root: Path) -> Table:
                         tuple(map(float, rates)), head.pop("key"), head.pop("status"),
                         float(summary["total_tokens_per_s"]),
                         float(summary["requests_total"]) * tokens / duration))
+        head |= {name: requested[name] for name in ("model", "hardware")}
         abouts.add(json.dumps(head | {"settings": _shared(requested)}, sort_keys=True))
     if not rows:
         raise VerbError(f"{shown(folder)}: has no points; run: servelab run {spec_id}")

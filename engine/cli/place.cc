@@ -366,6 +366,25 @@ int verify(const PlaceArguments& arguments, const Packing& packing, Server* serv
   return static_cast<int>(starved.size());
 }
 
+// One line for each row of features: tokens/s and the probability of starvation, by the forests and
+// by the trees of few rules, in as many digits as tell numbers apart.
+int predict_rows(const std::string& path, const Predictor& predictor) {
+  CsvReader csv(path, fmt::format("the columns are {}", fmt::join(kFeatureNames, ", ")));
+  std::array<std::size_t, kFeatureNames.size()> columns;
+  for (std::size_t i = 0; i < columns.size(); ++i) columns[i] = csv.column(kFeatureNames[i]);
+  fmt::print("throughput,starvation,throughput_rules,starvation_rules\n");
+  while (csv.next()) {
+    Features features;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      features[i] = static_cast<float>(csv.non_negative(columns[i]));
+    }
+    fmt::print("{},{},{},{}\n", predictor.throughput.predict(features),
+               predictor.starvation.predict(features), predictor.throughput_rules.predict(features),
+               predictor.starvation_rules.predict(features));
+  }
+  return 0;
+}
+
 }  // namespace
 
 CLI::App* declare_place(CLI::App* app, PlaceArguments* arguments) {
@@ -376,9 +395,9 @@ CLI::App* declare_place(CLI::App* app, PlaceArguments* arguments) {
                                        "CSV: name, rank, rate (requests/s); path where known");
   command->add_option("--spec", a.spec, "the adapters of a spec's workload, in its place")
       ->excludes(adapters);
-  command->add_option("--gpus", a.gpus, "that there are")
-      ->required()
-      ->check(CLI::Range(1, kMostGpus));
+  command->add_option("--predict", a.predict,
+                      "CSV of features: say what the models predict of each row, and no more");
+  command->add_option("--gpus", a.gpus, "that there are")->check(CLI::Range(1, kMostGpus));
   command->add_option("--model", a.model, "whose predictor, as base/model/ names it");
   command->add_option("--hardware", a.hardware, "whose predictor, as base/hardware/ names it");
   command->add_option("--predictor", a.predictor, "in base/predictor/, or a path, in their place");
@@ -399,11 +418,15 @@ CLI::App* declare_place(CLI::App* app, PlaceArguments* arguments) {
 }
 
 int place_command(const PlaceArguments& arguments) {
+  const Library library(arguments.experiments);
+  if (!arguments.predict.empty()) {
+    return predict_rows(arguments.predict, *choose_predictor(arguments, library));
+  }
   if (arguments.adapters.empty() == arguments.spec.empty()) {
     throw SpecError("place needs --adapters FILE or --spec SPEC");
   }
+  if (arguments.gpus == 0) throw SpecError("place needs --gpus N: how many there are");
   if (std::isnan(arguments.margin)) throw SpecError("--margin must be a number");
-  const Library library(arguments.experiments);
   const std::vector<NamedAdapter> adapters =
       arguments.adapters.empty() ? adapters_of_spec(arguments) : read_adapters(arguments.adapters);
   const auto predictor = choose_predictor(arguments, library);

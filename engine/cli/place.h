@@ -17,6 +17,7 @@ struct PlaceArguments {
   std::string served_model;  // what vLLM is told to serve
   std::string method = "proposed";
   std::string last_test = "error";
+  std::string predict;  // CSV of features, to be predicted in place of a placement
   int gpus = 0;
   double margin = 0;  // rates are taken to be higher by this share
   int verify = 0;     // seeds to simulate the plan with

@@ -69,7 +69,8 @@ std::shared_ptr<const Predictor> read(const std::string& path) {
 std::string Predictor::outside(const Features& features) const {
   std::string text;
   for (std::size_t i = 0; i < features.size(); ++i) {
-    if (features[i] >= low[i] && features[i] <= high[i]) continue;
+    const float slack = 1e-6f * std::max(1.f, high[i]);  // of rounding
+    if (features[i] >= low[i] - slack && features[i] <= high[i] + slack) continue;
     text += fmt::format("{}{} {:g} is outside {:g} to {:g}", text.empty() ? "" : "; ",
                         kFeatureNames[i], features[i], low[i], high[i]);
   }
