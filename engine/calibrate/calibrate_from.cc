@@ -79,9 +79,30 @@ std::string rows_csv(const std::vector<RowEquation>& equations, const RowFit& fi
   return text;
 }
 
+namespace {
+
+// Where the fit goes, beside the profile.
+std::string fit_path(const std::filesystem::path& out) {
+  return out.parent_path() / (out.stem().string() + "_fit.csv");
+}
+
+void refuse_to_replace(const CalibrateFromOptions& options) {
+  for (const std::string& written : {options.out, fit_path(options.out)}) {
+    for (const std::string& read : {options.rows, options.spec, options.expect}) {
+      std::error_code ignored;
+      if (!std::filesystem::equivalent(written, read, ignored)) continue;
+      throw SpecError("--out " + options.out + ": would replace " + read +
+                      ", which is read; choose another name");
+    }
+  }
+}
+
+}  // namespace
+
 void calibrate_from(const CalibrateFromOptions& options) {
   const std::filesystem::path out = options.out;
   if (out.extension() != ".yaml") throw SpecError("--out " + options.out + " must end in .yaml");
+  refuse_to_replace(options);
   MeasuredRows rows = read_measured_rows(options.rows);
   std::erase_if(rows.rows, [](const MeasuredRow& row) { return !row.is_fitted(); });
   MeasuredRows expected;
@@ -140,7 +161,7 @@ void calibrate_from(const CalibrateFromOptions& options) {
   const std::string text = profile_yaml(profile, std::nullopt, table(fit));
   save_atomically(options.out, std::as_bytes(std::span(text)));
   const std::string csv = rows_csv(fitted, fit);
-  const std::string csv_path = std::filesystem::path(out).replace_extension(".csv").string();
+  const std::string csv_path = fit_path(out);
   save_atomically(csv_path, std::as_bytes(std::span(csv)));
   const Doubt doubt = doubt_of(fit, elsewhere ? &*elsewhere : nullptr);
   fmt::print("{}", servelab::text(

@@ -21,7 +21,8 @@ struct CalibrateFromOptions {
   std::string data_dir;
   std::string out;  // the profile
 };
-// Prints what was fitted and writes a profile that extends the spec's hardware.
+// Prints what was fitted, writes a profile that extends the spec's hardware, and <profile>_fit.csv
+// beside it. SpecError where one of them would replace what is read.
 void calibrate_from(const CalibrateFromOptions& options);
 
 }  // namespace servelab

@@ -100,7 +100,6 @@ CLI::App* declare_adapters(CLI::App* app, AdaptersArguments* arguments) {
       app->add_subcommand("adapters",
                           "register adapters: add NAME FOLDER --model MODEL, list, verify [NAME], "
                           "remove NAME");
-  command->allow_extras();
   command->add_option("ACTION", arguments->action, "add, list, verify or remove")->required();
   command->add_option("NAME", arguments->name, "the adapter's name in the registry");
   command->add_option("FOLDER", arguments->folder, "add: its PEFT folder");
@@ -108,10 +107,6 @@ CLI::App* declare_adapters(CLI::App* app, AdaptersArguments* arguments) {
       "--model", arguments->model,
       "add: the base model: a name in base/model/, a file, or a Hugging Face folder");
   command->add_option("--db", arguments->database, "the registry's file")->capture_default_str();
-  command
-      ->add_option("--experiments", arguments->experiments,
-                   "where specs and their shared files are")
-      ->capture_default_str();
   return command;
 }
 

@@ -308,7 +308,10 @@ int dispatch(const Commands& c, Arguments& arguments) {
     return place_command(arguments.place);
   }
   if (c.score->parsed()) return score_command(arguments.score);
-  if (c.adapters->parsed()) return adapters_command(arguments.adapters);
+  if (c.adapters->parsed()) {
+    arguments.adapters.experiments = arguments.experiments;
+    return adapters_command(arguments.adapters);
+  }
   if (c.list->parsed()) {
     fmt::print("{}", list_text(Library(arguments.experiments)));
   } else if (c.generate->parsed()) {

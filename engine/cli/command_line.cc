@@ -131,6 +131,7 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.generate = declare_generate(app, &arguments->generate);
   add_common(c.generate, arguments, false);
   c.adapters = declare_adapters(app, &arguments->adapters);
+  add_common(c.adapters, arguments, false);
   declare_python_verbs(app);
   c.calibrate = declare_calibrate(app, &arguments->calibrate, &arguments->calibrate_from);
   add_common(c.calibrate, arguments, true);

@@ -10,7 +10,11 @@ CLI::App* declare_generate(CLI::App* app, GenerateOptions* options) {
   GenerateOptions& g = *options;
   CLI::App* command =
       app->add_subcommand("generate", "token ids in, token ids out, on a real engine");
-  command->add_option("--model", g.model, "a name in base/model/, or a Hugging Face folder")
+  command
+      ->add_option(
+          "--model", g.model,
+          "a name in base/model/, or a Hugging Face folder (its generation_config.json is not "
+          "read: decoding is greedy unless asked, and no token ends it)")
       ->required();
   command->add_option("--backend", g.backend, "an engine")
       ->check(CLI::IsMember(accelerator_names()))
@@ -20,7 +24,9 @@ CLI::App* declare_generate(CLI::App* app, GenerateOptions* options) {
   command->add_option("--max-tokens", g.max_tokens, "tokens to generate")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--dtype", g.dtype, "auto, bf16, f16 or f32")
+  command
+      ->add_option("--dtype", g.dtype,
+                   "auto, bf16, f16 or f32; auto: that of the stored matrices, f32 for several")
       ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}))
       ->capture_default_str();
   command->add_option("--threads", g.threads, "0: all processors")->check(CLI::Range(0, 1024));

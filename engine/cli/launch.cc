@@ -158,6 +158,7 @@ ranks::RankAddress address_of(const Variables& variables, const Launcher& launch
     require(variables, "MASTER_PORT", launcher.rank);
   }
   ranks::RankAddress address{variables.text("MASTER_ADDR"), 0};
+  if (is_one_machine(variables, launcher, place)) address.host = "127.0.0.1";
   if (variables.has("MASTER_PORT")) {
     require(variables, "MASTER_ADDR", "MASTER_PORT");
     address.port = variables.number("MASTER_PORT", 1, kLastPort - 1);
@@ -165,8 +166,7 @@ ranks::RankAddress address_of(const Variables& variables, const Launcher& launch
   } else {
     address.port = port_of(variables, launcher);
   }
-  if (!address.host.empty()) return address;
-  address.host = is_one_machine(variables, launcher, place) ? "127.0.0.1" : first_node(variables);
+  if (address.host.empty()) address.host = first_node(variables);
   if (address.host.empty()) {
     throw SpecError(std::string(launcher.name) +
                     " does not say where rank 0 is, and the ranks are on several machines; give "

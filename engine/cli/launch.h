@@ -28,10 +28,11 @@ struct RankPlace {
 //   Slurm (srun)       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_NODELIST
 // A Slurm batch script, which has SLURM_PROCID and SLURM_NTASKS, is not a step and so not a rank.
 //
-// The address is `at` ("HOST:PORT") where that is not empty. Otherwise MASTER_ADDR and MASTER_PORT,
-// whoever set them; under torchrun the port after it, since torchrun's agent listens at that one.
-// Otherwise 127.0.0.1 where all ranks are on one machine, or the first node of the Slurm step or
-// job, with a port between 15,000 and 31,999 that follows from the job's number.
+// The address is `at` ("HOST:PORT") where that is not empty. Otherwise the host is 127.0.0.1 where
+// all ranks are on one machine, MASTER_ADDR, or the first node of the Slurm step or job, in that
+// order; and the port MASTER_PORT, whoever set it (under torchrun the port after it, since
+// torchrun's agent listens at that one), or one between 15,000 and 31,999 that follows from the
+// job's number.
 //
 // MPICH's mpirun says nothing of its job: two at once on one machine need MASTER_PORT or `at`.
 //

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "engine/backend/ranks/rank_replica.h"
 #include "engine/backend/ranks/worker.h"
@@ -70,6 +71,22 @@ std::chrono::milliseconds patience_of(const RankOptions& options) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3));
 }
 
+ranks::GroupSecret secret_of(const RankOptions& options) {
+  constexpr const char* kVariable = "SERVELAB_RANKS_SECRET";
+  ranks::GroupSecret secret;
+  secret.is_open = options.open;
+  if (!options.secret.empty()) {
+    secret.text = ranks::read_secret(options.secret);
+  } else if (const char* const text = environment_variable(kVariable); text != nullptr) {
+    if (std::string_view(text).size() < ranks::kShortestSecret) {
+      throw SpecError(std::string(kVariable) + " has fewer than 16 bytes; make one with " +
+                      "`openssl rand -hex 32`");
+    }
+    secret.text = text;
+  }
+  return secret;
+}
+
 // The models and devices that rank 0's commands find here.
 ranks::WorkerDevice worker_device(const RankPlace& place, const Needs& needs) {
   const std::shared_ptr<const Accelerator> accelerator = find_accelerator(needs.backend);
@@ -105,6 +122,7 @@ int serve(const RankOptions& options, const RankPlace& place, const Needs& needs
   settings.rank = place.rank;
   settings.ranks = place.ranks;
   settings.identity = identity_of(needs);
+  settings.secret = secret_of(options);
   settings.patience = patience_of(options);
   settings.device = worker_device(place, needs);
   settings.stop = stop;
@@ -124,6 +142,7 @@ int lead(const RankOptions& options, const RankPlace& place, const Needs& needs,
   settings.ranks = place.ranks;
   settings.local_rank = place.local_rank;
   settings.identity = identity_of(needs);
+  settings.secret = secret_of(options);
   settings.patience = patience_of(options);
   settings.stop = stop;
   settings.on_failure = end_process;
@@ -153,6 +172,11 @@ void declare_ranks(CLI::App* run, RankOptions* options) {
                   "seconds to wait for the other ranks to come, and for one to answer")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
+  run->add_option("--ranks-secret", options->secret,
+                  "file with a secret by which ranks prove that they belong; default: "
+                  "$SERVELAB_RANKS_SECRET, else none: ranks of one machine only");
+  run->add_flag("--ranks-open", options->open,
+                "without a secret too, let any machine that reaches rank 0 pose as a rank");
 }
 
 int with_ranks(const RankOptions& options, const std::vector<Spec>& specs, bool is_here,

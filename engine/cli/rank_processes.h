@@ -21,7 +21,9 @@ namespace servelab {
 struct RankOptions {
   std::string mode = "auto";  // or threads, processes
   std::string at;             // "HOST:PORT" of rank 0; empty: as the launcher says
-  double timeout_s = 60;
+  double timeout_s = 300;
+  std::string secret;  // a file; empty: SERVELAB_RANKS_SECRET
+  bool open = false;
 };
 
 void declare_ranks(CLI::App* run, RankOptions* options);

@@ -3,6 +3,8 @@
 #include <openssl/evp.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "engine/core/check.h"
@@ -44,7 +46,7 @@ std::string sha256_hex(const std::string& text) {
 
 std::string sha256_file_hex(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw SpecError(path + ": cannot be read");
+  if (!file) throw SpecError(path + ": cannot be read: " + std::strerror(errno));
   Sha256 sha;
   std::array<char, 65536> buffer{};
   while (file.read(buffer.data(), buffer.size()) || file.gcount() > 0) {

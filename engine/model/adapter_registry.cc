@@ -19,12 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 constexpr int kApplicationId = 0x534c4142;  // "SLAB"
 constexpr int kBusyMs = 30000;
 constexpr std::size_t kLongestName = 200;
 constexpr std::array<const char*, 2> kFiles = {"adapter_config.json", "adapter_model.safetensors"};
-constexpr const char* kColumns = "name, path, model, rank, targets, bytes, sha256";
+constexpr const char* kRemedy = "; register it anew with `servelab adapters remove` and `add`";
+constexpr const char* kColumns = "name, path, model, rank, targets, bytes, sha256, parameters";
 
 [[noreturn]] void fail(sqlite3* database, const std::string& path) {
   const int code = sqlite3_errcode(database);
@@ -126,6 +127,7 @@ RegisteredAdapter row_of(const Statement& row) {
   adapter.targets = split(row.text(4));
   adapter.bytes = row.integer(5);
   adapter.sha256 = row.text(6);
+  adapter.parameters = row.integer(7);
   return adapter;
 }
 
@@ -165,11 +167,20 @@ std::shared_ptr<const LoraWeights> load_unchanged(const std::string& folder,
   return weights;
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    return !Json(text).dump().empty();
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
 void check_name(const std::string& name) {
   const bool printable =
       std::none_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
-  if (name.empty() || name.size() > kLongestName || !printable) {
-    throw SpecError("an adapter's name has 1 to 200 characters, none of them a control character");
+  if (name.empty() || name.size() > kLongestName || !printable || !is_utf8(name)) {
+    throw SpecError(
+        "an adapter's name has 1 to 200 bytes of UTF-8, none of them a control character");
   }
 }
 
@@ -182,8 +193,9 @@ void describe(const LoraWeights& weights, RegisteredAdapter* adapter) {
       if (m == nullptr) continue;
       used.insert(i);
       for (const Tensor* tensor : {&m->a, &m->b}) {
-        adapter->bytes += static_cast<Bytes>(tensor->rows) * tensor->columns *
-                          static_cast<Bytes>(kernels::bytes_of(tensor->type));
+        const std::int64_t count = static_cast<std::int64_t>(tensor->rows) * tensor->columns;
+        adapter->parameters += count;
+        adapter->bytes += count * static_cast<Bytes>(kernels::bytes_of(tensor->type));
       }
     }
   }
@@ -221,7 +233,8 @@ void AdapterRegistry::prepare_schema(Open open) {
   };
   const auto check = [&](std::int64_t id, std::int64_t version) {
     if (id != kApplicationId) throw SpecError(path_ + ": is no adapter registry; mend --db");
-    if (version <= kSchemaVersion) return;
+    if (version == kSchemaVersion) return;
+    if (version < kSchemaVersion) return upgrade(version);
     throw SpecError(path_ + ": its schema, version " + std::to_string(version) +
                     ", is newer than this servelab's, version " + std::to_string(kSchemaVersion) +
                     "; use a newer servelab or another --db");
@@ -237,8 +250,19 @@ void AdapterRegistry::prepare_schema(Open open) {
   execute(database_, path_,
           "CREATE TABLE adapters (name TEXT PRIMARY KEY, path TEXT NOT NULL, model TEXT NOT NULL, "
           "rank INTEGER NOT NULL, targets TEXT NOT NULL, bytes INTEGER NOT NULL, "
-          "sha256 TEXT NOT NULL) WITHOUT ROWID");
+          "sha256 TEXT NOT NULL, parameters INTEGER NOT NULL) WITHOUT ROWID");
   execute(database_, path_, "PRAGMA application_id = " + std::to_string(kApplicationId));
+  execute(database_, path_, "PRAGMA user_version = " + std::to_string(kSchemaVersion));
+  transaction.commit();
+}
+
+// Version 1 did not count parameters: 0 there.
+void AdapterRegistry::upgrade(std::int64_t from) {
+  Transaction transaction(database_, path_);
+  Statement version(database_, path_, "PRAGMA user_version");
+  if (version.step() && version.integer(0) != from) return;  // another process was faster
+  execute(database_, path_,
+          "ALTER TABLE adapters ADD COLUMN parameters INTEGER NOT NULL DEFAULT 0");
   execute(database_, path_, "PRAGMA user_version = " + std::to_string(kSchemaVersion));
   transaction.commit();
 }
@@ -266,9 +290,10 @@ RegisteredAdapter AdapterRegistry::add(const std::string& name, const std::strin
   }
   Statement insert(
       database_, path_,
-      std::string("INSERT INTO adapters (") + kColumns + ") VALUES (?, ?, ?, ?, ?, ?, ?)");
+      std::string("INSERT INTO adapters (") + kColumns + ") VALUES (?, ?, ?, ?, ?, ?, ?, ?)");
   insert.bind(name).bind(adapter.path).bind(adapter.model).bind(std::int64_t{adapter.rank});
-  insert.bind(joined(adapter.targets)).bind(adapter.bytes).bind(adapter.sha256).step();
+  insert.bind(joined(adapter.targets)).bind(adapter.bytes).bind(adapter.sha256);
+  insert.bind(adapter.parameters).step();
   transaction.commit();
   return adapter;
 }
@@ -305,11 +330,16 @@ std::optional<std::string> AdapterRegistry::problem(const RegisteredAdapter& ada
   std::error_code ignored;
   for (const char* file : kFiles) {
     const std::string path = fs::path(adapter.path) / file;
-    if (!fs::is_regular_file(path, ignored)) return path + ": was deleted";
+    if (!fs::is_regular_file(path, ignored)) return path + ": was deleted" + kRemedy;
   }
+  std::string digest;
   try {
-    const std::string digest = digest_of(adapter.path);
-    if (digest == adapter.sha256) return std::nullopt;
+    digest = digest_of(adapter.path);
+  } catch (const SpecError& error) {
+    return error.what();
+  }
+  if (digest == adapter.sha256) return std::nullopt;
+  try {
     const std::string config = fs::path(adapter.path) / kFiles[0];
     PeftConfig(read_text_file(config), config);
     const TensorFiles tensors = TensorFiles::open_file(fs::path(adapter.path) / kFiles[1]);
@@ -317,9 +347,9 @@ std::optional<std::string> AdapterRegistry::problem(const RegisteredAdapter& ada
       to_tensor(entry.stored, entry.file, entry.file->path(), name);
     }
     return adapter.path + ": was replaced: its SHA-256 is " + digest.substr(0, 16) +
-           "..., registered is " + adapter.sha256.substr(0, 16) + "...";
+           "..., registered is " + adapter.sha256.substr(0, 16) + "..." + kRemedy;
   } catch (const SpecError& error) {
-    return "was changed, and is damaged: " + std::string(error.what());
+    return "was changed, and is damaged: " + std::string(error.what()) + kRemedy;
   }
 }
 
@@ -327,10 +357,7 @@ std::shared_ptr<const LoraWeights> AdapterRegistry::load(const std::string& name
                                                          const ModelConfig& model) const {
   const RegisteredAdapter adapter = find(name);
   const std::vector<std::int64_t> stamps = stamps_of(adapter.path);
-  if (const auto wrong = problem(adapter)) {
-    throw SpecError("adapter '" + name + "': " + *wrong +
-                    "; register it anew with `servelab adapters remove` and `add`");
-  }
+  if (const auto wrong = problem(adapter)) throw SpecError("adapter '" + name + "': " + *wrong);
   return load_unchanged(adapter.path, model, stamps);
 }
 

@@ -23,6 +23,7 @@ struct RegisteredAdapter {
   std::vector<std::string> targets;  // of q, k, v, o, gate, up, down: adapted in some layer
   Bytes bytes = 0;                   // of its A and B matrices, as stored
   std::string sha256;                // of adapter_config.json and adapter_model.safetensors
+  std::int64_t parameters = 0;       // of its A and B matrices; 0: registered by an older servelab
 };
 
 // Every failure is a SpecError of one line with the registry's file or the adapter's name. One
@@ -52,6 +53,7 @@ class AdapterRegistry {
 
  private:
   void prepare_schema(Open open);
+  void upgrade(std::int64_t from);
 
   std::string path_;
   sqlite3* database_ = nullptr;

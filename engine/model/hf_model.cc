@@ -25,8 +25,12 @@ constexpr std::array<Family, 3> kFamilies = {{{"llama", "LlamaForCausalLM", 0, 2
                                               {"qwen2", "Qwen2ForCausalLM", 32, 32768}}};
 
 // Keys without influence on logits at inference: ids of special tokens, training, generation, code.
+// Whatever is in none of the lists here is refused, whatever its value: that a key says false or
+// null does not tell what it would mean if it were not there.
 const std::set<std::string>& harmless_keys() {
-  static const std::set<std::string> kKeys = {"_attn_implementation_autoset",
+  static const std::set<std::string> kKeys = {"_attn_implementation",
+                                              "_attn_implementation_autoset",
+                                              "_flash_attn_2_enabled",
                                               "_name_or_path",
                                               "architectures",
                                               "attention_dropout",
@@ -34,6 +38,7 @@ const std::set<std::string>& harmless_keys() {
                                               "bad_words_ids",
                                               "begin_suppress_tokens",
                                               "bos_token_id",
+                                              "cache_implementation",
                                               "chunk_size_feed_forward",
                                               "decoder_start_token_id",
                                               "diversity_penalty",
@@ -50,9 +55,11 @@ const std::set<std::string>& harmless_keys() {
                                               "id2label",
                                               "initializer_range",
                                               "intermediate_size",
+                                              "is_llama_config",
                                               "label2id",
                                               "length_penalty",
                                               "max_length",
+                                              "max_sequence_length",
                                               "max_position_embeddings",
                                               "max_window_layers",
                                               "min_length",
@@ -96,12 +103,28 @@ const std::set<std::string>& harmless_keys() {
   return kKeys;
 }
 
+// Of every model's settings: they change nothing as long as they are not set.
+const std::set<std::string>& unset_keys() {
+  static const std::set<std::string> kKeys = {"add_cross_attention",
+                                              "cross_attention_hidden_size",
+                                              "exponential_decay_length_penalty",
+                                              "is_decoder",
+                                              "is_encoder_decoder",
+                                              "pruned_heads",
+                                              "quantization_config",
+                                              "rope_interleaved",
+                                              "tf_legacy_loss",
+                                              "tie_encoder_decoder",
+                                              "use_mrope"};
+  return kKeys;
+}
+
 // Keys with handling of their own, below.
 const std::set<std::string>& handled_keys() {
   static const std::set<std::string> kKeys = {
-      "attention_bias",    "head_dim",     "layer_types", "mlp_bias",       "partial_rotary_factor",
-      "rope_parameters",   "rope_scaling", "rope_theta",  "sliding_window", "tie_word_embeddings",
-      "use_sliding_window"};
+      "attention_bias",        "head_dim",          "is_causal",    "layer_types", "mlp_bias",
+      "partial_rotary_factor", "rope_parameters",   "rope_scaling", "rope_theta",  "sliding_window",
+      "tie_word_embeddings",   "use_sliding_window"};
   return kKeys;
 }
 
@@ -167,8 +190,9 @@ void read_rope(const JsonObject& config, ModelConfig* model) {
     const std::set<std::string> known = {
         "type",   "rope_type",       "rope_theta",       "partial_rotary_factor",
         "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
-    for (const auto& [name, value] : rope.json().items()) {
-      if (known.count(name) == 0 && is_truthy(value)) {
+    for (const auto& item : rope.json().items()) {
+      const std::string& name = item.key();
+      if (known.count(name) == 0) {
         rope.refuse(name, "is unknown; " + suggest(name, {known.begin(), known.end()}));
       }
     }
@@ -237,12 +261,12 @@ void read_window(const JsonObject& config, const Family& family, ModelConfig* mo
 
 void refuse_unknown(const JsonObject& config) {
   refuse_truthy(config, "quantization_config", "servelab reads unquantized weights only");
-  for (const auto& [key, value] : config.json().items()) {
+  for (const auto& item : config.json().items()) {
+    const std::string& key = item.key();
     if (harmless_keys().count(key) > 0 || handled_keys().count(key) > 0) continue;
-    if (is_truthy(value)) {
-      config.refuse(key, "is " + shown(value) + ", and servelab does not know what it changes; " +
-                             "remove it if it changes nothing");
-    }
+    if (unset_keys().count(key) > 0 && !is_truthy(item.value())) continue;
+    config.refuse(key, "is " + shown(item.value()) + ", and servelab does not know what it " +
+                           "changes; remove it if it changes nothing");
   }
 }
 
@@ -264,8 +288,11 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& file,
   model.tied_embeddings = config.boolean("tie_word_embeddings", false);
   model.rms_norm_eps = config.number("rms_norm_eps", 0, 1, 1e-6);
   const std::string activation = config.text("hidden_act", "silu");
-  if (activation != "silu") {
+  if (activation != "silu" && activation != "swish") {
     config.refuse("hidden_act", "is '" + activation + "'; servelab computes 'silu'");
+  }
+  if (!config.boolean("is_causal", true)) {
+    config.refuse("is_causal", "is false: servelab computes causal attention");
   }
   read_attention(config, family, &model);
   read_rope(config, &model);
@@ -277,6 +304,13 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& file,
 ModelConfig load_hf_config(const std::string& folder) {
   namespace fs = std::filesystem;
   const std::string file = fs::path(folder) / "config.json";
+  const std::string adapter = fs::path(folder) / "adapter_config.json";
+  std::error_code ignored;
+  if (fs::exists(adapter, ignored)) {
+    throw SpecError(adapter +
+                    ": an adapter lies in the model's folder, where transformers adds it to the "
+                    "model; move its files to a folder of their own and name that as an adapter");
+  }
   const fs::path absolute = fs::absolute(folder).lexically_normal();
   const fs::path last =
       absolute.has_filename() ? absolute.filename() : absolute.parent_path().filename();

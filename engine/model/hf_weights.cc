@@ -1,4 +1,4 @@
-#include <map>
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,6 +13,7 @@ namespace servelab {
 namespace {
 
 constexpr const char* kLmHead = "lm_head.weight";
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
 // A tensor's name and shape; 0 rows for a vector.
 struct Wanted {
@@ -50,7 +51,7 @@ Wanted wanted_tensor(const ModelConfig& model, ModelTensor which) {
     return {"model.norm.weight", TensorFiles::kVector, model.hidden};
   }
   const bool head = which == ModelTensor::kLmHead && !model.tied_embeddings;
-  return {head ? kLmHead : "model.embed_tokens.weight", model.vocab, model.hidden};
+  return {head ? kLmHead : kEmbedding, model.vocab, model.hidden};
 }
 
 std::vector<Wanted> all_wanted(const ModelConfig& model) {
@@ -97,43 +98,34 @@ void check_same_model(const std::string& folder, ModelConfig model) {
   }
 }
 
-// Tensors that do not change the result: rotary frequencies follow from config.json, and a tied
-// model's head is its embedding, as in transformers.
-bool is_redundant(const std::string& name, const ModelConfig& model) {
+// Rotary frequencies follow from config.json.
+bool is_redundant(const std::string& name) {
   constexpr std::string_view kFrequencies = "rotary_emb.inv_freq";
-  if (name.size() >= kFrequencies.size() &&
-      name.compare(name.size() - kFrequencies.size(), kFrequencies.size(), kFrequencies) == 0) {
-    return true;
-  }
-  return model.tied_embeddings && name == kLmHead;
+  return name.size() >= kFrequencies.size() &&
+         name.compare(name.size() - kFrequencies.size(), kFrequencies.size(), kFrequencies) == 0;
 }
 
 class HfWeights final : public ModelWeights {
  public:
   HfWeights(const std::string& folder, const ModelConfig& model)
       : model_(model), files_(TensorFiles::open_folder(folder, "model")) {
+    if (model_.tied_embeddings) check_tied();
     std::set<std::string> known;
+    std::set<std::string> types;  // of matrices: engines keep vectors in F32
     for (const Wanted& wanted : all_wanted(model_)) {
-      files_.check(wanted.name, wanted.rows, wanted.columns);
-      known.insert(wanted.name);
+      const std::string name = stored_name(wanted);
+      files_.check(name, wanted.rows, wanted.columns);
+      known.insert(name);
+      if (wanted.rows != TensorFiles::kVector) types.insert(files_.entries().at(name).stored.type);
     }
-    std::map<std::string, std::size_t> bytes_of_type;
-    for (const auto& [name, entry] : files_.entries()) {
-      if (known.count(name) > 0) {
-        bytes_of_type[entry.stored.type] += entry.stored.bytes.size();
-      } else if (!is_redundant(name, model_)) {
-        throw SpecError(entry.file->path() + ": tensor '" + name +
-                        "' has no place in the model that config.json describes");
-      }
+    if (model_.tied_embeddings) known.insert(kLmHead);
+    for (const auto& entry : files_.entries()) {
+      if (known.count(entry.first) > 0 || is_redundant(entry.first)) continue;
+      throw SpecError(entry.second.file->path() + ": tensor '" + entry.first +
+                      "' has no place in the model that config.json describes");
     }
-    std::size_t most = 0;
-    for (const auto& [type, bytes] : bytes_of_type) {
-      if (bytes <= most) continue;
-      most = bytes;
-      type_ = type == "F32"    ? kernels::DType::kF32
-              : type == "BF16" ? kernels::DType::kBf16
-                               : kernels::DType::kF16;
-    }
+    if (types == std::set<std::string>{"BF16"}) type_ = kernels::DType::kBf16;
+    if (types == std::set<std::string>{"F16"}) type_ = kernels::DType::kF16;
   }
 
   Tensor linear(int layer, LinearLayer which) const override {
@@ -146,13 +138,33 @@ class HfWeights final : public ModelWeights {
   kernels::DType type() const override { return type_; }
 
  private:
+  // A tied model may be stored with either name of its one table, or with both.
+  std::string stored_name(const Wanted& wanted) const {
+    const bool under_other_name = wanted.name == kEmbedding && model_.tied_embeddings &&
+                                  files_.entries().count(kEmbedding) == 0 &&
+                                  files_.entries().count(kLmHead) > 0;
+    return under_other_name ? kLmHead : wanted.name;
+  }
+
+  void check_tied() const {
+    const auto embedding = files_.entries().find(kEmbedding);
+    const auto head = files_.entries().find(kLmHead);
+    if (embedding == files_.entries().end() || head == files_.entries().end()) return;
+    const StoredTensor& a = embedding->second.stored;
+    const StoredTensor& b = head->second.stored;
+    if (a.type == b.type && std::ranges::equal(a.bytes, b.bytes)) return;
+    throw SpecError(head->second.file->path() + ": tensor '" + kLmHead + "' differs from '" +
+                    kEmbedding + "', but config.json says 'tie_word_embeddings': true; set it to " +
+                    "false, or remove the tensor");
+  }
+
   Tensor take(const Wanted& wanted) const {
-    return files_.take(wanted.name, wanted.rows, wanted.columns);
+    return files_.take(stored_name(wanted), wanted.rows, wanted.columns);
   }
 
   ModelConfig model_;
   TensorFiles files_;
-  kernels::DType type_ = kernels::DType::kBf16;
+  kernels::DType type_ = kernels::DType::kF32;
 };
 
 }  // namespace

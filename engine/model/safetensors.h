@@ -28,12 +28,13 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Throws when the file has been cut short since it was opened: reading on would be a SIGBUS.
+  // Throws when the file has been cut short since it was opened: reading on would be a SIGBUS. The
+  // file is not held open: a run may have more adapters than it may have descriptors.
   void check_whole() const;
 
  private:
   std::string path_;
-  int file_ = -1;
+  std::uint64_t device_ = 0, inode_ = 0;
   std::span<const std::byte> bytes_;
 };
 

@@ -86,33 +86,35 @@ Tensor described(const StoredTensor& stored, const std::string& file, const std:
 }  // namespace
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const auto refuse = [this](const std::string& what) {
-    if (file_ >= 0) ::close(file_);
+  // Non-blocking: a named pipe must not wait for a writer.
+  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const auto refuse = [this, file](const std::string& what) {
+    if (file >= 0) ::close(file);
     throw SpecError(path_ + ": " + what);
   };
-  // Non-blocking: a named pipe must not wait for a writer.
-  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file_ < 0) {
+  if (file < 0) {
     refuse(errno == ENOENT ? "no such file"
                            : "cannot be opened: " + std::string(std::strerror(errno)));
   }
   struct stat status {};
-  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) refuse("is not a regular file");
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) refuse("is not a regular file");
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) refuse("is empty");
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_, 0);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   if (data == MAP_FAILED) refuse("cannot be mapped: " + std::string(std::strerror(errno)));
   bytes_ = {static_cast<const std::byte*>(data), size};
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  ::close(file);
 }
 
-MappedFile::~MappedFile() {
-  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-  ::close(file_);
-}
+MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }
 
 void MappedFile::check_whole() const {
   struct stat status {};
-  if (::fstat(file_, &status) != 0 || static_cast<std::size_t>(status.st_size) < bytes_.size()) {
+  if (::stat(path_.c_str(), &status) != 0) return;  // deleted: what is mapped stays as it is
+  const bool replaced = status.st_dev != device_ || status.st_ino != inode_;
+  if (!replaced && static_cast<std::size_t>(status.st_size) < bytes_.size()) {
     throw SpecError(path_ + ": was cut short while it was in use; load it again");
   }
 }

@@ -50,7 +50,8 @@ class ModelWeights {
   // How those tensors are generated; null for stored ones.
   virtual std::optional<RandomBell> bell(int /*layer*/, LinearLayer /*which*/) const { return {}; }
   virtual std::optional<RandomBell> bell(ModelTensor /*which*/) const { return {}; }
-  // The type that most of the weights are stored in.
+  // The narrowest type that holds all matrices as they are stored: theirs, or F32 where they have
+  // several.
   virtual kernels::DType type() const = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -347,9 +348,20 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
 
 namespace {
 
+// What an adapter of these files takes on each device: its layers may differ in rank.
+Bytes registered_bytes(const PointSettings& settings, const RegisteredAdapter& adapter) {
+  const Bytes widest = adapter_bytes_per_device(settings.model, settings.cluster.tensor_parallel,
+                                                adapter.rank, adapter.targets);
+  if (adapter.parameters == 0) return widest;
+  const auto uniform =
+      static_cast<double>(settings.model.lora_parameters(adapter.rank, adapter.targets));
+  const double share = static_cast<double>(adapter.parameters) / uniform;
+  return std::max<Bytes>(1, std::llround(static_cast<double>(widest) * share));
+}
+
 // The workload's adapters become the registered ones, by name: their names, ranks and sizes.
-void use_registered_adapters(const std::string& registry, const WorkloadContext& context,
-                             Workload* workload) {
+void use_registered_adapters(const PointSettings& settings, Workload* workload) {
+  const std::string& registry = settings.runtime.registry;
   const std::vector<RegisteredAdapter> registered = AdapterRegistry(registry).list();
   if (registered.size() < workload->adapters.size()) {
     throw SpecError(fmt::format(
@@ -361,7 +373,7 @@ void use_registered_adapters(const std::string& registry, const WorkloadContext&
     Adapter& adapter = workload->adapters[i];
     adapter.name = registered[i].name;
     adapter.rank = registered[i].rank;
-    adapter.bytes = context.adapter_bytes(adapter.rank);
+    adapter.bytes = registered_bytes(settings, registered[i]);
   }
 }
 
@@ -383,7 +395,7 @@ BuiltWorkload build_point_workload(const PointSettings& settings, const std::str
   };
   BuiltWorkload built = build_workload(settings.workload, context);
   if (!settings.runtime.registry.empty()) {
-    use_registered_adapters(settings.runtime.registry, context, &built.workload);
+    use_registered_adapters(settings, &built.workload);
   }
   const int slot_rank = settings.engine.slot_rank;
   for (const Adapter& adapter : built.workload.adapters) {

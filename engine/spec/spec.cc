@@ -242,7 +242,8 @@ void HostLoraSection::fields(ParamFields& f) {
 
 void RuntimeSection::fields(ParamFields& f) {
   f.add("pin", &pin, "each compute thread keeps to a core of its own");
-  f.add("dtype", &dtype, "of weights, activations and KV; auto: bf16 where that is exact")
+  f.add("dtype", &dtype,
+        "of weights, activations and KV; auto: that of the stored matrices, f32 for several types")
       .one_of({"auto", "bf16", "f16", "f32"});
   f.add("adapter_store", &adapter_store, "where adapters wait to be loaded")
       .one_of({"host", "disk"});

@@ -15,6 +15,8 @@ Made with (CPU is enough):
 <family>/expected.safetensors  "<case>.<prompt>.last": logits behind the prompt, f32;
                                "<case>.<ALL_POSITIONS>.all": logits of every position of one prompt
 
+../rope_frequencies.json       transformers' rotary frequencies of models that people serve
+
 All weights are exactly representable in bf16 and all arithmetic here is in f32.
 """
 
@@ -27,6 +29,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 ROOT = Path(__file__).resolve().parent / "models"
 VOCAB = 160
@@ -214,9 +217,32 @@ def make_family(family, seed):
     print(family, "logits' deviations:", spread)
 
 
+# The head size and rotary settings of Llama 2 and 3.1, Qwen2.5, and two odd ones.
+ROPES = [
+    (128, dict(rope_type="default", rope_theta=10000.0)),
+    (128, dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
+               high_freq_factor=4.0, original_max_position_embeddings=8192)),
+    (128, dict(rope_type="default", rope_theta=1000000.0)),
+    (96, dict(rope_type="default", rope_theta=10000.0)),
+    (64, dict(rope_type="linear", rope_theta=10000.0, factor=2.5)),
+]
+
+
+def make_ropes():
+    rows = []
+    for head_dim, rope in ROPES:
+        config = LlamaConfig(hidden_size=4 * head_dim, num_attention_heads=4,
+                             max_position_embeddings=131072, rope_parameters=dict(rope))
+        frequencies = LlamaRotaryEmbedding(config).inv_freq.tolist()
+        rows.append(dict(head_dim=head_dim, rope=rope, frequencies=frequencies))
+    text = ",\n".join(json.dumps(row) for row in rows)
+    (ROOT.parent / "rope_frequencies.json").write_text(f"[{text}]\n", encoding="utf-8")
+
+
 def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    make_ropes()
     for number, family in enumerate(MODELS):
         make_family(family, 1000 * (number + 1))
 

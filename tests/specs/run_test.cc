@@ -376,6 +376,17 @@ TEST_F(SpecRun, BadInputIsOneLineAndCode2) {
   }
 }
 
+TEST_F(SpecRun, AdaptersFindTheirModelInTheFolderOfExperiments) {
+  const std::string models = folder_ / "mine/base/model";
+  std::filesystem::create_directories(models);
+  std::filesystem::copy_file(SERVELAB_SOURCE_DIR "/experiments/base/model/llama-134m.yaml",
+                             models + "/only-here.yaml");
+  const std::string adapter = SERVELAB_SOURCE_DIR "/tests/golden/models/llama/r16";
+  expect_one_error(run_program({"adapters", "add", "a", adapter, "--model", "only-here",
+                                "--experiments", folder_ / "mine", "--db", folder_ / "db"}),
+                   2, "but the model needs");
+}
+
 TEST_F(SpecRun, ListingsSayWhatThereIs) {
   EXPECT_THAT(run_program({"list"}).out, HasSubstr("slora "));
   EXPECT_THAT(run_program({"list"}).out, HasSubstr("llama-2-7b"));

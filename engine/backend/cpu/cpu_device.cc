@@ -56,19 +56,26 @@ CpuDevice::Impl::Impl(const ModelConfig& model, const ModelWeights& weights,
 
 void CpuDevice::Impl::check_memory() const {
   std::size_t packed = kernels::packed_bytes(options_.type, model_.vocab, model_.hidden);
+  std::size_t merged = 0;
   for (const Fused which : kAllFused) {
-    const auto [n, k] = shapes_.fused(which);
-    packed += kernels::packed_bytes(options_.type, n, k) * layers_.size();
+    const FusedShape shape = shapes_.fused(which);
+    const std::size_t bytes =
+        kernels::packed_bytes(options_.type, shape.n, shape.k) * layers_.size();
+    packed += bytes;
+    const bool merges = std::ranges::any_of(
+        options_.merge_targets, [&](LinearLayer target) { return matrix_of(target) == which; });
+    if (merges) merged += bytes;
   }
   const std::size_t kv = static_cast<std::size_t>(options_.kv_blocks * options_.block_tokens) *
                          static_cast<std::size_t>(model_.kv_heads * model_.head_dim * 2) *
                          kernels::bytes_of(options_.type) * layers_.size();
   const std::size_t available = available_memory();
-  if (packed + kv + options_.adapter_bytes <= available) return;
-  throw SpecError("out of memory: " + std::to_string(packed / kMiB) + " MiB of packed weights, " +
-                  std::to_string(kv / kMiB) + " MiB of KV cache and " +
-                  std::to_string(options_.adapter_bytes / kMiB) +
-                  " MiB for adapters, but this machine has " + std::to_string(available / kMiB) +
+  if (packed + merged + kv + options_.adapter_bytes <= available) return;
+  const auto mib = [](std::size_t bytes) { return std::to_string(bytes / kMiB) + " MiB "; };
+  const std::string copy = merged == 0 ? "" : mib(merged) + "of a copy to merge adapters into, ";
+  throw SpecError("out of memory: " + mib(packed) + "of packed weights, " + copy + mib(kv) +
+                  "of KV cache and " + mib(options_.adapter_bytes) +
+                  "for adapters, but this machine has " + std::to_string(available / kMiB) +
                   " MiB available; lower memory_bytes in the hardware profile or choose a smaller "
                   "model");
 }
@@ -131,24 +138,33 @@ void CpuDevice::Impl::start_workers(std::size_t h_row) {
   job_of_.assign(static_cast<std::size_t>(settings.most_jobs), -1);
 }
 
-// Stacks row-major matrices of one type and width, and packs them as one.
+// Stacks row-major matrices of one width, and packs them as one: in F32 where they have not one
+// type.
 void CpuDevice::Impl::pack_fused(const std::vector<Tensor>& sources, kernels::Linear* linear) {
   const Tensor& first = sources.front();
   const void* data = first.data;
+  DType type = first.type;
   std::vector<std::byte> stacked;
   if (sources.size() > 1) {
     for (const Tensor& source : sources) {
-      SL_CHECK(source.type == first.type && source.columns == first.columns,
-               "fused matrices have one type and one input");
-      const std::size_t bytes = static_cast<std::size_t>(source.rows) *
-                                static_cast<std::size_t>(source.columns) *
-                                kernels::bytes_of(source.type);
-      const auto* begin = static_cast<const std::byte*>(source.data);
-      stacked.insert(stacked.end(), begin, begin + bytes);
+      if (source.type != first.type) type = DType::kF32;
+    }
+    for (const Tensor& source : sources) {
+      SL_CHECK(source.columns == first.columns, "fused matrices have one input");
+      const std::size_t count =
+          static_cast<std::size_t>(source.rows) * static_cast<std::size_t>(source.columns);
+      const std::size_t at = stacked.size();
+      stacked.resize(at + count * kernels::bytes_of(type));
+      if (type == source.type) {
+        std::memcpy(&stacked[at], source.data, stacked.size() - at);
+      } else {
+        ops_.widen(source.type, source.data, reinterpret_cast<float*>(&stacked[at]),
+                   static_cast<std::int64_t>(count));
+      }
     }
     data = stacked.data();
   }
-  team_.run([&](int member) { linear->pack(member, first.type, data, first.columns); });
+  team_.run([&](int member) { linear->pack(member, type, data, first.columns); });
 }
 
 void CpuDevice::Impl::pack_layers(const ModelWeights& weights) {

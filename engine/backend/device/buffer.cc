@@ -3,10 +3,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <string>
 
+#include "engine/core/cgroup.h"
 #include "engine/core/check.h"
 #include "engine/core/units.h"
 
@@ -40,7 +42,9 @@ Buffer::Buffer(std::size_t bytes, const char* what) {
 
 void Buffer::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
 
-std::size_t available_memory() {
+namespace {
+
+std::size_t available_in_machine() {
   std::ifstream file("/proc/meminfo");
   std::string key;
   std::size_t kib = 0;
@@ -53,6 +57,14 @@ std::size_t available_memory() {
   const long page = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page <= 0) return std::numeric_limits<std::size_t>::max();
   return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
+}
+
+}  // namespace
+
+std::size_t available_memory() {
+  const std::size_t available = available_in_machine();
+  const std::optional<Bytes> left = cgroup_limits().memory_left;
+  return left ? std::min(available, static_cast<std::size_t>(*left)) : available;
 }
 
 Bytes machine_memory() {

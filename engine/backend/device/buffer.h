@@ -33,7 +33,8 @@ class Buffer {
   std::unique_ptr<std::byte, Unmap> data_;
 };
 
-// Memory that new allocations could take without swapping, in bytes.
+// Memory that new allocations could take without swapping, in bytes, within the limits of the
+// control groups that this process is in.
 std::size_t available_memory();
 // Bytes that it has in all.
 Bytes machine_memory();

@@ -6,29 +6,36 @@
 namespace servelab {
 namespace {
 
-double stretched(double frequency, const RopeScaling& scaling) {
-  if (scaling.type == "linear") return frequency / scaling.factor;
+float stretched(float frequency, const RopeScaling& scaling) {
+  const auto factor = static_cast<float>(scaling.factor);
+  if (scaling.type == "linear") return frequency / factor;
   if (scaling.type != "llama3") return frequency;
-  const double wavelength = 2 * std::numbers::pi / frequency;
+  const float wavelength = 1 / frequency * static_cast<float>(2 * std::numbers::pi);
   const double original = scaling.original_max_position;
-  if (wavelength < original / scaling.high_freq_factor) return frequency;
-  if (wavelength > original / scaling.low_freq_factor) return frequency / scaling.factor;
-  const double blend = (original / wavelength - scaling.low_freq_factor) /
-                       (scaling.high_freq_factor - scaling.low_freq_factor);
-  return (1 - blend) * frequency / scaling.factor + blend * frequency;
+  const float slow = frequency / factor;
+  if (wavelength > static_cast<float>(original / scaling.low_freq_factor)) return slow;
+  if (wavelength < static_cast<float>(original / scaling.high_freq_factor)) return frequency;
+  const float blend = (1 / wavelength * static_cast<float>(original) -
+                       static_cast<float>(scaling.low_freq_factor)) /
+                      static_cast<float>(scaling.high_freq_factor - scaling.low_freq_factor);
+  return (1 - blend) * frequency / factor + blend * frequency;
 }
 
 }  // namespace
 
-// Frequencies and angles are rounded to f32 where Hugging Face rounds them: at long positions that
-// rounding is larger than the tolerance of a comparison.
-RopeTable::RopeTable(const ModelConfig& model) {
-  const int half = model.head_dim / 2;
+std::vector<float> rope_frequencies(const ModelConfig& model) {
   std::vector<float> frequencies;
-  for (int i = 0; i < half; ++i) {
-    const double plain = std::pow(model.rope_theta, -2.0 * i / model.head_dim);
-    frequencies.push_back(static_cast<float>(stretched(plain, model.rope_scaling)));
+  const auto theta = static_cast<float>(model.rope_theta);
+  for (int i = 0; i < model.head_dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(model.head_dim);
+    const auto power = static_cast<float>(std::pow(double{theta}, double{exponent}));
+    frequencies.push_back(stretched(1 / power, model.rope_scaling));
   }
+  return frequencies;
+}
+
+RopeTable::RopeTable(const ModelConfig& model) {
+  const std::vector<float> frequencies = rope_frequencies(model);
   const auto size = static_cast<std::size_t>(model.max_context_tokens) * frequencies.size();
   cos.reserve(size);
   sin.reserve(size);

@@ -8,6 +8,10 @@
 
 namespace servelab {
 
+// [head_dim / 2], radians per position. Rounded to f32 after every operation, in the order of
+// transformers' modeling_rope_utils: the angle at position p has p times the difference.
+std::vector<float> rope_frequencies(const ModelConfig& model);
+
 struct RopeTable {
   explicit RopeTable(const ModelConfig& model);
   // [max_context_tokens][head_dim / 2]

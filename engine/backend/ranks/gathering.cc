@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <list>
@@ -14,17 +15,21 @@
 namespace servelab::ranks {
 namespace {
 
-constexpr std::chrono::seconds kTimeForHello{5};
-constexpr std::size_t kMostStrangers = 256;  // connections that have not said who they are
+constexpr std::chrono::seconds kTimeForHello{5};  // and the proof before it
+constexpr std::size_t kMostStrangers = 256;       // connections that have not said who they are
 constexpr std::chrono::seconds kTimeToTell{2};
 constexpr std::chrono::seconds kTimeToRefuse{5};  // those who come after one who does not belong
 constexpr std::chrono::milliseconds kLookForSignal{100};
 
+constexpr std::size_t kWorkerProofBytes = sizeof(RandomNumber) + sizeof(Proof);
+
 // Somebody who has connected and not said all of the hello.
 struct Stranger {
-  Descriptor socket;
-  std::vector<std::byte> heard;
+  std::unique_ptr<Connection> connection;
   Clock::time_point until;
+  RandomNumber challenge;
+  bool proven = false;
+  std::vector<std::byte> heard = {};
 };
 
 struct Arrival {
@@ -48,7 +53,7 @@ class Gathering {
  public:
   explicit Gathering(const GroupSettings& settings)
       : settings_(settings),
-        listener_(listen_at(settings.at)),
+        listener_(listen_at(settings.at, reach_of(settings.secret))),
         deadline_(Clock::now() + settings.patience) {}
 
   std::vector<std::unique_ptr<Peer>> run() {
@@ -57,6 +62,7 @@ class Gathering {
         if (is_stopped()) throw SpecError("stopped");
         if (Clock::now() >= deadline_) throw SpecError(who_is_missing());
         wait(deadline_);
+        if (!misfit_.empty()) throw Misfit(misfit_);
       }
       return welcome();
     } catch (const Misfit& problem) {
@@ -119,7 +125,7 @@ class Gathering {
     Clock::time_point until = std::min(deadline, now + kLookForSignal);
     std::vector<pollfd> all = {{listener_.number(), POLLIN, 0}};
     for (const Stranger& stranger : strangers_) {
-      all.push_back({stranger.socket.number(), POLLIN, 0});
+      all.push_back({stranger.connection->descriptor(), POLLIN, 0});
       until = std::min(until, stranger.until);
     }
     if (strangers_.size() >= kMostStrangers) all[0].events = 0;
@@ -129,32 +135,64 @@ class Gathering {
     for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++at) {
       const bool goes_on =
           all[at].revents != 0 ? listen_to(&*stranger) : Clock::now() < stranger->until;
-      if (!goes_on && stranger->socket.is_open()) ++turned_away_;
+      if (!goes_on && stranger->connection != nullptr) ++turned_away_;
       stranger = goes_on ? std::next(stranger) : strangers_.erase(stranger);
     }
     if ((all[0].revents & POLLIN) == 0) return;
     Descriptor socket(
         ::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.is_open()) strangers_.push_back({std::move(socket), {}, now + kTimeForHello});
+    if (!socket.is_open()) return;
+    Stranger stranger{std::make_unique<Connection>(std::move(socket)), now + kTimeForHello,
+                      draw_random_number()};
+    WireWriter challenge;
+    challenge.bytes(stranger.challenge);
+    tell(stranger.connection.get(), Message::kChallenge, challenge);
+    strangers_.push_back(std::move(stranger));
   }
 
   // False when it need not be listened to any more: it has become an arrival, or is not ours.
   bool listen_to(Stranger* stranger) {
     std::array<std::byte, 4096> bytes;
-    const ssize_t got = ::recv(stranger->socket.number(), bytes.data(), bytes.size(), 0);
+    const int socket = stranger->connection->descriptor();
+    const ssize_t got = ::recv(socket, bytes.data(), bytes.size(), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (got <= 0) return false;
     stranger->heard.insert(stranger->heard.end(), bytes.begin(), bytes.begin() + got);
     Hello hello;
     try {
-      const auto frame = take_frame(&stranger->heard, kMostHelloBytes);
+      const auto frame =
+          take_frame(&stranger->heard, stranger->proven ? kMostHelloBytes : kWorkerProofBytes);
       if (!frame) return true;
-      if (!decode_hello(*frame, &hello) || !stranger->heard.empty()) return false;
+      if (!stranger->heard.empty()) return false;  // nobody says more before the answer
+      if (!stranger->proven) return is_proof(*frame, stranger);
+      if (!decode_hello(*frame, &hello)) return false;
     } catch (const SpecError&) {
       return false;
     }
-    admit(std::move(hello), std::make_unique<Connection>(std::move(stranger->socket)));
+    admit(std::move(hello), std::move(stranger->connection));
     return false;
+  }
+
+  // Answers a proof with ours.
+  bool is_proof(const Frame& frame, Stranger* stranger) {
+    if (frame.kind != static_cast<std::uint8_t>(Message::kWorkerProof) ||
+        frame.message.size() != kWorkerProofBytes) {
+      return false;
+    }
+    RandomNumber theirs;
+    Proof proof;
+    const auto middle = frame.message.begin() + static_cast<std::ptrdiff_t>(theirs.size());
+    std::copy(frame.message.begin(), middle, theirs.begin());
+    std::copy(middle, frame.message.end(), proof.begin());
+    if (!same(proof, prove(settings_.secret, Prover::kWorker, stranger->challenge, theirs))) {
+      ++without_secret_;
+      return false;
+    }
+    stranger->proven = true;
+    WireWriter answer;
+    answer.bytes(prove(settings_.secret, Prover::kRank0, stranger->challenge, theirs));
+    tell(stranger->connection.get(), Message::kRank0Proof, answer);
+    return true;
   }
 
   void admit(Hello hello, std::unique_ptr<Connection> connection) {
@@ -169,7 +207,9 @@ class Gathering {
     } catch (const Misfit& problem) {
       if (arrivals_.count(hello.rank) == 0) refused_.insert(hello.rank);
       refuse(connection.get(), problem.what());
-      throw;
+      // Who has proved that it is ours is a mistake of ours, which waiting does not mend.
+      (settings_.secret.text.empty() ? did_not_belong_ : misfit_) = problem.what();
+      return;
     }
     Arrival& arrival = arrivals_[hello.rank];
     const auto purpose = static_cast<std::size_t>(hello.purpose);
@@ -218,9 +258,16 @@ class Gathering {
     std::string text = (count == 1 ? "rank " : "ranks ") + missing + " of " +
                        std::to_string(settings_.ranks) + " did not come to " + settings_.at.text() +
                        " within " + std::to_string(waited.count()) + " s";
-    if (turned_away_ > 0) {
-      text += " (" + std::to_string(turned_away_) + " connections were not servelab's)";
+    std::string others;
+    if (turned_away_ > without_secret_) {
+      others += std::to_string(turned_away_ - without_secret_) + " connections were not servelab's";
     }
+    if (without_secret_ > 0) {
+      others +=
+          (others.empty() ? "" : ", ") + std::to_string(without_secret_) + " had another secret";
+    }
+    if (!did_not_belong_.empty()) others += (others.empty() ? "" : ", ") + did_not_belong_;
+    if (!others.empty()) text += " (" + others + ")";
     return text + "; --ranks-timeout gives them longer";
   }
 
@@ -230,8 +277,11 @@ class Gathering {
   std::list<Stranger> strangers_;
   std::map<int, Arrival> arrivals_;
   int turned_away_ = 0;
-  std::string refusal_;    // what whoever comes from now on is told
-  std::set<int> refused_;  // ranks
+  int without_secret_ = 0;      // of those
+  std::string did_not_belong_;  // who was refused last, and need not be ours
+  std::string misfit_;          // who is ours and ends it
+  std::string refusal_;         // what whoever comes from now on is told
+  std::set<int> refused_;       // ranks
 };
 
 }  // namespace

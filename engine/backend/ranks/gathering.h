@@ -9,10 +9,11 @@
 
 namespace servelab::ranks {
 
-// One peer for each of the ranks from 1 on. Connections that are not ours are closed and counted.
-// Throws SpecError where ranks are missing at the end of settings.patience, or where one that came
-// is of another build, of another group, or there twice; all that came are told, and in the latter
-// case those who come within 5 s.
+// One peer for each of the ranks from 1 on. Connections that are not ours, that say nothing for 5
+// s, or that do not know the secret are closed and counted. Throws SpecError where ranks are
+// missing at the end of settings.patience; all that came are told. Where one that came is of
+// another build, of another group, or there twice, it is refused, and in a group with a secret that
+// is the end at once: those who come within 5 s are told.
 std::vector<std::unique_ptr<Peer>> gather(const GroupSettings& settings);
 
 }  // namespace servelab::ranks

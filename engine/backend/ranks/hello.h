@@ -1,4 +1,4 @@
-// The first message on each of a worker's connections: who it is.
+// What a worker says of itself on each of its connections, once it has proved that it belongs.
 #ifndef SERVELAB_BACKEND_RANKS_HELLO_H_
 #define SERVELAB_BACKEND_RANKS_HELLO_H_
 
@@ -10,7 +10,7 @@
 namespace servelab::ranks {
 
 inline constexpr std::uint32_t kMagic = 0x4b4e5253;  // "SRNK"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 
 // Both sides have to have been built from the same sources and to serve the same models.
 struct Identity {

@@ -26,8 +26,12 @@ enum class Purpose : std::uint8_t { kSteps, kLoads, kControl };
 inline constexpr int kPurposes = 3;
 
 enum class Message : std::uint8_t {
-  // Meeting.
-  kHello = 1,
+  // Meeting: rank 0's random number; the worker's and its proof; rank 0's proof (secret.h); who
+  // the worker is.
+  kChallenge = 1,
+  kWorkerProof,
+  kRank0Proof,
+  kHello,
   kWelcome,
   kRefusal,
   // Steps.

@@ -14,10 +14,13 @@
 namespace servelab::ranks {
 namespace {
 
-constexpr int kSetUpFactor = 10;  // reading weights takes longer than a step
 constexpr std::chrono::seconds kTimeToTell{2};
 
 }  // namespace
+
+Reach reach_of(const GroupSecret& secret) {
+  return secret.reaches_others() ? Reach::kOthers : Reach::kThisMachine;
+}
 
 std::string host_name() {
   char name[HOST_NAME_MAX + 1] = {};
@@ -73,10 +76,6 @@ RankGroup::~RankGroup() {
   goodbye(1);
   wake_write_.close();
   watcher_.join();
-}
-
-Deadline RankGroup::set_up_deadline() const {
-  return Clock::now() + kSetUpFactor * settings_.patience;
 }
 
 void RankGroup::fail(const std::string& text) {

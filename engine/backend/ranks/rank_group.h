@@ -18,6 +18,7 @@
 
 #include "engine/backend/ranks/hello.h"
 #include "engine/backend/ranks/messages.h"
+#include "engine/backend/ranks/secret.h"
 #include "engine/backend/ranks/socket.h"
 
 namespace servelab::ranks {
@@ -29,8 +30,9 @@ struct GroupSettings {
   int ranks = 1;
   int local_rank = 0;  // rank 0's among those of its machine
   Identity identity;
-  std::chrono::milliseconds patience{60'000};  // for ranks to come, and for a step's answer
-  const std::atomic<int>* stop = nullptr;      // not 0: wait for nobody any more
+  GroupSecret secret;
+  std::chrono::milliseconds patience{300'000};  // for ranks to come, and for an answer
+  const std::atomic<int>* stop = nullptr;       // not 0: wait for nobody any more
   Failed on_failure;
   std::function<void(int number)> on_signal;  // a worker was told to stop
 };
@@ -70,8 +72,7 @@ class RankGroup {
   int ranks() const { return settings_.ranks; }
   int local_rank() const { return settings_.local_rank; }
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank - 1)]; }
-  Deadline step_deadline() const { return Clock::now() + settings_.patience; }
-  Deadline set_up_deadline() const;  // weights are read
+  Deadline deadline() const { return Clock::now() + settings_.patience; }  // of an answer
 
   // Tells the others why, and calls on_failure. Any thread; the first one counts.
   void fail(const std::string& text);
@@ -94,6 +95,9 @@ class RankGroup {
   Descriptor wake_write_;
   std::thread watcher_;
 };
+
+// How far a group with this secret reaches.
+Reach reach_of(const GroupSecret& secret);
 
 // This machine's name.
 std::string host_name();

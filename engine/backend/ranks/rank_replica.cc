@@ -17,7 +17,7 @@ std::unique_ptr<Device> make_rank_replica(const Accelerator& accelerator, RankGr
   open.shares = !plan.partitions.empty();
   const auto ask = [group](Peer* peer, Message kind, const WireWriter& message) {
     try {
-      return peer->call(Purpose::kSteps, kind, message, group->set_up_deadline());
+      return peer->call(Purpose::kSteps, kind, message, group->deadline());
     } catch (const GroupError& problem) {
       group->fail(problem.what());
       throw;

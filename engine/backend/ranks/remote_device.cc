@@ -52,12 +52,12 @@ void StateLog::compare(const AdapterState& theirs) {
 RemoteDevice::RemoteDevice(RankGroup* group, Peer* peer, const ModelConfig& model,
                            const OpenRank& open)
     : Device(model, open.plan.limits), group_(group), peer_(peer) {
-  call(Purpose::kSteps, Message::kOpen, encode(open), group_->set_up_deadline());
+  call(Purpose::kSteps, Message::kOpen, encode(open), group_->deadline());
 }
 
 RemoteDevice::~RemoteDevice() {
   try {
-    call(Purpose::kSteps, Message::kClose, {}, group_->set_up_deadline());
+    call(Purpose::kSteps, Message::kClose, {}, group_->deadline());
   } catch (const std::exception& problem) {
     group_->fail(problem.what());
   }
@@ -79,7 +79,7 @@ std::vector<std::byte> RemoteDevice::call(Purpose purpose, Message kind, const W
 // With the content, where the worker does not hold it.
 void RemoteDevice::send(Message kind, const LoadRequest& request,
                         const LoraWeights& content) const {
-  const Deadline deadline = group_->set_up_deadline();
+  const Deadline deadline = group_->deadline();
   call(Purpose::kLoads, kind, encode(request), deadline, [&](Connection* to) {
     if (!request.held) send_content(content, to, deadline);
   });
@@ -109,21 +109,21 @@ void RemoteDevice::load(const Load& load, std::shared_ptr<const LoraWeights> wei
 
 void RemoteDevice::wait(AdapterId adapter) {
   const LoadRequest request{{adapter}, true, 0, ""};
-  call(Purpose::kLoads, Message::kWait, encode(request), group_->set_up_deadline());
+  call(Purpose::kLoads, Message::kWait, encode(request), group_->deadline());
 }
 
 void RemoteDevice::evict(AdapterId adapter) {
   const LoadRequest request{{adapter}, true, 0, ""};
   const std::lock_guard lock(changing_);
   log_.add(adapter, 0);
-  call(Purpose::kLoads, Message::kEvict, encode(request), group_->step_deadline());
+  call(Purpose::kLoads, Message::kEvict, encode(request), group_->deadline());
 }
 
 // --- jobs ---
 
 void RemoteDevice::run(const DeviceJob& job, DeviceResult* result) {
   auto reply =
-      decode<StepReply>(call(Purpose::kSteps, Message::kRun, encode(job), group_->step_deadline()));
+      decode<StepReply>(call(Purpose::kSteps, Message::kRun, encode(job), group_->deadline()));
   try {
     log_.compare(reply.state);
   } catch (const GroupError& problem) {

@@ -73,6 +73,13 @@ bool means_this_machine(const std::string& host) {
   return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
 }
 
+void check_reach(const RankAddress& address, const addrinfo& found, Reach reach) {
+  if (reach == Reach::kOthers || is_loopback(found.ai_addr)) return;
+  throw SpecError("rank 0's address " + address.text() +
+                  " is on a network, where ranks have to prove that they belong: give all of them "
+                  "--ranks-secret FILE or SERVELAB_RANKS_SECRET, or --ranks-open to do without");
+}
+
 // A connection attempt to a port that nobody listens at can meet itself, when its own port is drawn
 // to be the same.
 bool is_own_end(int socket) {
@@ -202,10 +209,11 @@ std::optional<Frame> take_frame(std::vector<std::byte>* buffer, std::size_t most
   return frame;
 }
 
-Descriptor listen_at(const RankAddress& address) {
+Descriptor listen_at(const RankAddress& address, Reach reach) {
   std::string problem;
   const Addresses found = resolve(address, &problem);
   for (addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
+    check_reach(address, *each, reach);
     Descriptor socket(::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
     if (!socket.is_open()) {
       problem = std::strerror(errno);
@@ -214,7 +222,8 @@ Descriptor listen_at(const RankAddress& address) {
     set(socket.number(), SOL_SOCKET, SO_REUSEADDR, 1);
     sockaddr_storage at{};
     std::memcpy(&at, each->ai_addr, each->ai_addrlen);
-    if (is_loopback(each->ai_addr) && !means_this_machine(address.host)) {
+    if (reach == Reach::kOthers && is_loopback(each->ai_addr) &&
+        !means_this_machine(address.host)) {
       if (each->ai_family == AF_INET) {
         reinterpret_cast<sockaddr_in*>(&at)->sin_addr.s_addr = htonl(INADDR_ANY);
       } else {
@@ -231,13 +240,14 @@ Descriptor listen_at(const RankAddress& address) {
                   "); give all ranks another one: --ranks-at HOST:PORT");
 }
 
-Descriptor connect_to(const RankAddress& address, Clock::time_point deadline,
+Descriptor connect_to(const RankAddress& address, Reach reach, Clock::time_point deadline,
                       const std::function<void()>& before) {
   std::string problem;
   for (;;) {
     if (before) before();
     const Addresses found = resolve(address, &problem);
     for (addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
+      check_reach(address, *each, reach);
       Descriptor socket(
           ::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (!socket.is_open()) {

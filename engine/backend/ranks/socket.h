@@ -68,13 +68,18 @@ class Connection {
   std::mutex sending_;
 };
 
-// Listens at the address. A host's name that this machine takes for itself alone (127.0.1.1 in
-// /etc/hosts) is listened for on all of its addresses, since others know it by another one.
-Descriptor listen_at(const RankAddress& address);
+// How far connections may go; kThisMachine: SpecError for an address that is not of the loopback
+// interface.
+enum class Reach : std::uint8_t { kThisMachine, kOthers };
+
+// Listens at the address. With Reach::kOthers, a host's name that this machine takes for itself
+// alone (127.0.1.1 in /etc/hosts) is listened for on all of its addresses, since others know it by
+// another one.
+Descriptor listen_at(const RankAddress& address, Reach reach);
 
 // Tries until somebody listens there. SpecError at the deadline, with the last reason. `before`,
 // if it is given, is called before each attempt and may throw.
-Descriptor connect_to(const RankAddress& address, Clock::time_point deadline,
+Descriptor connect_to(const RankAddress& address, Reach reach, Clock::time_point deadline,
                       const std::function<void()>& before = {});
 
 // The frame's bytes, for sockets that are read as they fill up: the whole frame, or nothing yet.

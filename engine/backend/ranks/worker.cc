@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <condition_variable>
@@ -18,6 +19,7 @@ namespace servelab::ranks {
 namespace {
 
 constexpr int kLookForSignalMs = 100;
+constexpr std::chrono::seconds kTimeToTell{2};
 
 using Connections = std::array<std::unique_ptr<Connection>, kPurposes>;
 
@@ -45,12 +47,20 @@ class Meeting {
     for (int i = 0; i < kPurposes; ++i) {
       hello.purpose = static_cast<Purpose>(i);
       auto& connection = connections_[static_cast<std::size_t>(i)];
-      auto socket = connect_to(settings_.at, deadline, [this] { look_for_refusal(); });
+      auto socket = connect_to(settings_.at, reach_of(settings_.secret), deadline,
+                               [this] { look_for_refusal(); });
       connection = std::make_unique<Connection>(std::move(socket));
-      connection->send(static_cast<std::uint8_t>(Message::kHello), encode_hello(hello), deadline);
+      try {
+        prove_to(connection.get(), deadline);
+        connection->send(static_cast<std::uint8_t>(Message::kHello), encode_hello(hello), deadline);
+      } catch (const SpecError&) {
+        connection.reset();
+        look_for_refusal();  // of a connection before: that says more
+        throw;
+      }
     }
     // Rank 0 may have come last, and waits as long from then on.
-    const Clock::time_point last = Clock::now() + 2 * settings_.patience;
+    const Clock::time_point last = Clock::now() + settings_.patience + kTimeToTell;
     for (const auto& connection : connections_) {
       while (!has_word(*connection, kLookForSignalMs) && Clock::now() < last) check_stop();
       hear(connection.get(), last);
@@ -66,6 +76,42 @@ class Meeting {
 
   void check_stop() const {
     if (settings_.stop != nullptr && *settings_.stop != 0) throw SpecError("stopped");
+  }
+
+  // Both sides know the secret, or this throws.
+  void prove_to(Connection* connection, Clock::time_point deadline) const {
+    const RandomNumber theirs = take<RandomNumber>(connection, Message::kChallenge, deadline);
+    const RandomNumber ours = draw_random_number();
+    WireWriter message;
+    message.bytes(ours);
+    message.bytes(prove(settings_.secret, Prover::kWorker, theirs, ours));
+    connection->send(static_cast<std::uint8_t>(Message::kWorkerProof), message, deadline);
+    const auto proof = take<Proof>(connection, Message::kRank0Proof, deadline);
+    if (same(proof, prove(settings_.secret, Prover::kRank0, theirs, ours))) return;
+    throw SpecError("who listens at " + settings_.at.text() +
+                    " does not know the ranks' secret: it is not our rank 0");
+  }
+
+  // A message of so many bytes and no others.
+  template <class Bytes>
+  Bytes take(Connection* connection, Message kind, Clock::time_point deadline) const {
+    Bytes bytes;
+    Frame frame;
+    try {
+      frame = connection->receive(deadline, kMostHelloBytes);
+    } catch (const SpecError& problem) {
+      const bool came = kind == Message::kRank0Proof;
+      throw SpecError("rank 0 at " + settings_.at.text() + ": " + problem.what() +
+                      (came ? "; has it the same secret (--ranks-secret)?" : ""));
+    }
+    if (frame.kind == static_cast<std::uint8_t>(Message::kRefusal)) {
+      throw_failure("rank 0 refused", frame.message);
+    }
+    if (frame.kind != static_cast<std::uint8_t>(kind) || frame.message.size() != bytes.size()) {
+      throw SpecError("at " + settings_.at.text() + " is something else than servelab's rank 0");
+    }
+    std::copy(frame.message.begin(), frame.message.end(), bytes.begin());
+    return bytes;
   }
 
   // Rank 0 need not be there any more when it has refused one of the connections before.

@@ -31,7 +31,8 @@ struct WorkerSettings {
   int rank = 1;
   int ranks = 2;
   Identity identity;
-  std::chrono::milliseconds patience{60'000};
+  GroupSecret secret;
+  std::chrono::milliseconds patience{300'000};
   WorkerDevice device;
   const std::atomic<int>* stop = nullptr;  // a signal's number: rank 0 is told
   Failed on_failure;                       // as RankGroup's: rank 0 has ended, or no longer agrees

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <sstream>
 
-#include "engine/cli/doctor/cgroup.h"
 #include "engine/cli/doctor/checks.h"
+#include "engine/core/cgroup.h"
 
 namespace servelab::doctor {
 namespace {
@@ -14,7 +14,7 @@ constexpr Bytes kMillionRequests = 430 * kMiB;
 
 Finding check_cores(const Machine& machine) {
   const int usable = machine.usable_cores();
-  const std::optional<double> quota = cgroup_limits(machine).cores;
+  const std::optional<double> quota = cgroup_limits(machine.place("")).cores;
   const std::string found = fmt::format("{} can be used", usable);
   if (!quota || *quota >= usable) return ok("cores", found);
   return note("cores",
@@ -68,8 +68,10 @@ Bytes meminfo(const Machine& machine, const std::string& key) {
 Finding check_memory(const Machine& machine) {
   const Bytes total = meminfo(machine, "MemTotal");
   if (total == 0) return ok("memory", "not shown here");
-  const std::optional<Bytes> limit = cgroup_limits(machine).memory;
-  const Bytes available = std::min(meminfo(machine, "MemAvailable"), limit.value_or(total));
+  const CgroupLimits group = cgroup_limits(machine.place(""));
+  const std::optional<Bytes> limit = group.memory;
+  const Bytes available =
+      std::min(meminfo(machine, "MemAvailable"), group.memory_left.value_or(total));
   std::string found = gib(total) + ", " + gib(available) + " of it available";
   if (limit && *limit < total) found += "; the control group's limit is " + gib(*limit);
   if (available >= kMillionRequests) return ok("memory", found);

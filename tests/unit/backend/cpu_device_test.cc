@@ -324,5 +324,52 @@ TEST(CpuDeviceMemory, APlanThatTheMachineCannotHoldIsRefused) {
   EXPECT_THROW(CpuDevice(model, *random_weights(model, 1), options), SpecError);
 }
 
+// Weights whose q, k and v are stored in different types.
+class MixedTypes final : public ModelWeights {
+ public:
+  explicit MixedTypes(const ModelWeights& weights) : weights_(weights) {}
+  Tensor linear(int layer, LinearLayer which) const override {
+    const Tensor tensor = weights_.linear(layer, which);
+    return which == LinearLayer::kK ? widened(tensor) : tensor;
+  }
+  Tensor vector(int layer, LayerVector which) const override {
+    return weights_.vector(layer, which);
+  }
+  Tensor tensor(ModelTensor which) const override { return weights_.tensor(which); }
+  DType type() const override { return DType::kF32; }
+
+ private:
+  static Tensor widened(Tensor tensor) {
+    const auto count =
+        static_cast<std::size_t>(tensor.rows) * static_cast<std::size_t>(tensor.columns);
+    const std::shared_ptr<float[]> values(new float[count]);
+    for (std::size_t i = 0; i < count; ++i) {
+      values[i] = kernels::to_float(static_cast<const kernels::Bf16*>(tensor.data)[i]);
+    }
+    tensor.type = DType::kF32;
+    tensor.data = values.get();
+    tensor.owner = values;
+    return tensor;
+  }
+
+  const ModelWeights& weights_;
+};
+
+TEST(CpuDeviceTypes, MatricesOfOneProjectionMayBeStoredInSeveral) {
+  const ModelConfig model = odd_model(true);
+  const auto weights = random_weights(model, 7);
+  CpuDeviceOptions options;
+  static_cast<DeviceLimits&>(options) = kSmallLimits;
+  options.type = DType::kF32;
+  options.threads = 2;
+  const auto logits = [&](const ModelWeights& stored) {
+    CpuDevice device(model, stored, options);
+    std::vector<float> out;
+    generate(&device, {1, 5, 9}, kBaseModel, Exec::kUnmerged, 2, {}, &out);
+    return out;
+  };
+  EXPECT_EQ(logits(MixedTypes(*weights)), logits(*weights));
+}
+
 }  // namespace
 }  // namespace servelab

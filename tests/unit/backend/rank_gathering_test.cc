@@ -1,6 +1,9 @@
 // How ranks meet: who is missing or does not belong is named, all who came are told, and strangers
 // hold nobody up.
+#include <filesystem>
+
 #include "engine/backend/ranks/gathering.h"
+#include "tests/support/program.h"
 #include "tests/unit/backend/rank_group_testing.h"
 
 namespace servelab::ranks {
@@ -58,14 +61,98 @@ TEST_F(Gathering, WhoDoesNotBelongIsRefusedAndAllAreTold) {
   }
 }
 
+// Whoever reaches the port can say that; it does not end the run.
+TEST_F(Gathering, WithoutASecretWhoDoesNotBelongIsRefusedAlone) {
+  secret_.text.clear();
+  WorkerSettings wrong = worker_settings(1, 2);
+  wrong.identity.build = "another build";
+  start(wrong);
+  auto gathered = std::async(
+      std::launch::async, [this] { return error_of([&] { RankGroup group(group_settings(2)); }); });
+  EXPECT_THAT(end_of(0), HasSubstr("rank 0 refused: rank 1"));
+  start(1, 2);
+  EXPECT_EQ(gathered.get(), "");
+  workers_.clear();
+  start(wrong);
+  EXPECT_THAT(error_of([&] { RankGroup group(group_settings(2)); }),
+              AllOf(HasSubstr("rank 1 of 2 did not come"), HasSubstr("is of another build")));
+}
+
+TEST_F(Gathering, WhoDoesNotKnowTheSecretIsDropped) {
+  for (const char* const theirs : {"", "another secret of this test"}) {
+    workers_.clear();
+    auto gathered = std::async(std::launch::async, [this] {
+      return error_of([&] { RankGroup group(group_settings(2)); });
+    });
+    WorkerSettings stranger = worker_settings(1, 2);
+    stranger.secret.text = theirs;
+    start(stranger);
+    EXPECT_THAT(end_of(0), HasSubstr("has it the same secret"));
+    start(1, 2);
+    EXPECT_EQ(gathered.get(), "") << theirs;
+  }
+  workers_.clear();
+  WorkerSettings stranger = worker_settings(1, 2);
+  stranger.secret.text.clear();
+  start(stranger);
+  EXPECT_THAT(error_of([&] { RankGroup group(group_settings(2)); }),
+              HasSubstr("did not come to 127.0.0.1:"));
+}
+
+// A worker gives nothing away to one who only listens at the right place, and takes no orders.
+TEST_F(Gathering, ARank0ThatDoesNotKnowTheSecretIsLeft) {
+  const Descriptor listener = listen_at({"127.0.0.1", port_}, Reach::kThisMachine);
+  start(1, 2);
+  Connection worker(Descriptor(::accept4(listener.number(), nullptr, nullptr, SOCK_CLOEXEC)));
+  WireWriter challenge;
+  challenge.bytes(draw_random_number());
+  worker.send(static_cast<std::uint8_t>(Message::kChallenge), challenge);
+  const Frame frame = worker.receive(Clock::now() + std::chrono::seconds(1));
+  EXPECT_EQ(frame.kind, static_cast<std::uint8_t>(Message::kWorkerProof));
+  WireWriter proof;
+  proof.bytes(draw_random_number());
+  worker.send(static_cast<std::uint8_t>(Message::kRank0Proof), proof);
+  EXPECT_THAT(end_of(0), HasSubstr("does not know the ranks' secret"));
+}
+
+TEST_F(Gathering, WithoutASecretNobodyMeetsOnANetwork) {
+  const std::string says = "is on a network, where ranks have to prove that they belong";
+  secret_.text.clear();
+  GroupSettings settings = group_settings(2);
+  settings.at.host = "0.0.0.0";
+  EXPECT_THAT(error_of([&] { RankGroup group(settings); }), HasSubstr(says));
+  WorkerSettings worker = worker_settings(1, 2);
+  worker.at.host = "192.0.2.1";
+  EXPECT_THAT(error_of([&] { serve_rank(worker); }), HasSubstr(says));
+  secret_.is_open = true;
+  settings = group_settings(2);
+  settings.at.host = "0.0.0.0";
+  EXPECT_THAT(error_of([&] { RankGroup group(settings); }), HasSubstr("did not come"));
+}
+
+TEST_F(Gathering, SecretsAreFilesOfTheirOwnerOnly) {
+  const test::TemporaryFolder folder;
+  const std::string file = folder.file("secret", "0123456789abcdef\n");
+  namespace fs = std::filesystem;
+  fs::permissions(file, fs::perms::owner_read | fs::perms::group_read);
+  EXPECT_THAT(error_of([&] { read_secret(file); }), HasSubstr("others can read it"));
+  fs::permissions(file, fs::perms::owner_read);
+  EXPECT_EQ(read_secret(file), "0123456789abcdef");
+  const std::string small = folder.file("short", "0123456789\n");
+  fs::permissions(small, fs::perms::owner_read);
+  EXPECT_THAT(error_of([&] { read_secret(small); }), HasSubstr("fewer than 16 bytes"));
+  EXPECT_THAT(error_of([&] { read_secret(folder.path()); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { read_secret(folder / "none"); }), HasSubstr("No such file"));
+}
+
 // Connections that are not ours, or that say nothing, hold nobody up.
 TEST_F(Gathering, StrangersAreTurnedAway) {
   auto gathered = std::async(
       std::launch::async, [this] { return error_of([&] { RankGroup group(group_settings(2)); }); });
   std::vector<std::unique_ptr<Connection>> strangers;
   const auto connect = [&]() -> Connection& {
-    return *strangers.emplace_back(std::make_unique<Connection>(
-        connect_to({"127.0.0.1", port_}, Clock::now() + std::chrono::seconds(1))));
+    return *strangers.emplace_back(std::make_unique<Connection>(connect_to(
+        {"127.0.0.1", port_}, Reach::kThisMachine, Clock::now() + std::chrono::seconds(1))));
   };
   connect();  // says nothing
   WireWriter text;
@@ -83,6 +170,8 @@ TEST_F(Gathering, StrangersAreTurnedAway) {
   other_version.bytes(bytes);
   connect().send(static_cast<std::uint8_t>(Message::kHello), other_version);
   for (std::size_t i = 1; i < strangers.size(); ++i) {
+    EXPECT_EQ(strangers[i]->receive(Clock::now() + std::chrono::seconds(1)).kind,
+              static_cast<std::uint8_t>(Message::kChallenge));
     EXPECT_EQ(error_of([&] {
                 strangers[i]->receive(Clock::now() + std::chrono::seconds(1));
               }).substr(0, 20),

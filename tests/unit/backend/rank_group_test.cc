@@ -40,9 +40,9 @@ Outcome step(Device* device, AdapterId adapter, Exec exec = Exec::kUnmerged,
 // A command on the loads' connection, behind rank 0's back.
 void tell(RankGroup* group, Message kind, const LoadRequest& request,
           const LoraWeights* content = nullptr) {
-  group->peer(1).call(Purpose::kLoads, kind, encode(request), group->step_deadline(),
+  group->peer(1).call(Purpose::kLoads, kind, encode(request), group->deadline(),
                       [&](Connection* to) {
-                        if (content != nullptr) send_content(*content, to, group->step_deadline());
+                        if (content != nullptr) send_content(*content, to, group->deadline());
                       });
 }
 

@@ -72,6 +72,7 @@ class RankGroupTest : public ::testing::Test {
 
   GroupSettings group_settings(int ranks) {
     GroupSettings settings;
+    settings.secret = secret_;
     settings.at = {"127.0.0.1", port_};
     settings.ranks = ranks;
     settings.identity = {"this build", "these models"};
@@ -82,6 +83,7 @@ class RankGroupTest : public ::testing::Test {
 
   WorkerSettings worker_settings(int rank, int ranks) {
     WorkerSettings settings;
+    settings.secret = secret_;
     settings.at = {"127.0.0.1", port_};
     settings.rank = rank;
     settings.ranks = ranks;
@@ -109,6 +111,7 @@ class RankGroupTest : public ::testing::Test {
   std::string end_of(std::size_t worker) { return workers_[worker].get(); }
 
   const int port_ = free_port();
+  GroupSecret secret_{"a secret of this test", false};
   std::atomic<int> stop_{0};
   Failures rank_0_, worker_;
   std::vector<std::shared_future<std::string>> workers_;

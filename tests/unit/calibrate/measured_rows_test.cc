@@ -15,6 +15,7 @@
 #include "engine/calibrate/row_fit.h"
 #include "engine/calibrate/validate.h"
 #include "engine/core/rng.h"
+#include "tests/support/error_of.h"
 #include "tests/support/program.h"
 
 namespace servelab {
@@ -243,6 +244,19 @@ TEST_F(RowFitting, SchedulingIsItsOwn) {
   EXPECT_NEAR(us(fit, RowTerm::kWaiting), 0.5, 1e-3);
   EXPECT_NEAR(us(fit, RowTerm::kAdapter), kAdapter, 1e-2 * kAdapter);
   EXPECT_LT(fit.scheduling_error, 0.1);
+}
+
+// The fit goes beside the profile, and neither where something is read.
+TEST_F(MeasuredRowsFile, CalibrateFromReplacesNothingThatItReads) {
+  CalibrateFromOptions options;
+  options.rows = folder_.file("mine_fit.csv", "not read any more");
+  options.spec = folder_.file("server.yaml", "nor this");
+  options.out = folder_ / "mine.yaml";
+  EXPECT_THAT(test::error_of([&] { calibrate_from(options); }),
+              AllOf(HasSubstr("would replace"), HasSubstr("mine_fit.csv")));
+  options.out = folder_ / "server.yaml";
+  EXPECT_THAT(test::error_of([&] { calibrate_from(options); }),
+              HasSubstr("server.yaml, which is read"));
 }
 
 TEST_F(MeasuredRowsFile, PartsAndSourcesAreWords) {

@@ -45,6 +45,10 @@ TEST_F(Doctor, LimitsOfControlGroupsUpToTheRoot) {
   EXPECT_THAT(cores.mend, HasSubstr("`runtime.threads: 1`"));
   const Finding size = named(check_machine(subject), "memory");
   EXPECT_EQ(size.found, "16.0 GiB, 0.5 GiB of it available; the control group's limit is 0.5 GiB");
+  // A group around it has less left, and file cache gives way.
+  machine.file("sys/fs/cgroup/user/memory.current", "1073741824\n");
+  machine.file("sys/fs/cgroup/user/memory.stat", "anon 805306368\ninactive_file 268435456\n");
+  EXPECT_THAT(named(check_machine(subject), "memory").found, HasSubstr("0.2 GiB of it available"));
 }
 
 TEST_F(Doctor, LimitsOfControlGroupsOfVersionOneInAContainer) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sqlite3.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +53,7 @@ TEST_F(AdapterRegistryTest, AddsListsServesAndRemoves) {
   EXPECT_EQ(first.rank, 4);
   EXPECT_EQ(first.model, "tiny");
   EXPECT_EQ(first.bytes, tiny_model().lora_bytes(4, {"q", "v"}));
+  EXPECT_EQ(first.parameters, tiny_model().lora_parameters(4, {"q", "v"}));
   EXPECT_EQ(first.sha256.size(), 64u);
   const auto listed = AdapterRegistry(file()).list();
   ASSERT_EQ(listed.size(), 2u);
@@ -74,6 +76,8 @@ TEST_F(AdapterRegistryTest, RefusesTakenNamesAndWhatCannotBeServed) {
               HasSubstr("registered already"));
   EXPECT_THAT(error_of([&] { registry.add("x\ny", folder_ / "a", tiny_model()); }),
               HasSubstr("control character"));
+  EXPECT_THAT(error_of([&] { registry.add("\xc3(", folder_ / "a", tiny_model()); }),
+              HasSubstr("UTF-8"));
   EXPECT_THAT(error_of([&] { registry.add("c", folder_ / "none", tiny_model()); }),
               HasSubstr("no such folder"));
   ModelConfig other = tiny_model();
@@ -111,6 +115,40 @@ TEST_F(AdapterRegistryTest, OtherFilesAreRefusedInOneLine) {
   sql(file(), "PRAGMA user_version = 7");
   EXPECT_THAT(error(file()), AllOf(HasSubstr("version 7"), HasSubstr("newer")));
   EXPECT_THAT(error(folder_ / "missing/x"), HasSubstr("cannot be opened"));
+}
+
+TEST_F(AdapterRegistryTest, ARegistryOfAnOlderServelabIsTakenOver) {
+  open().add("a", save("a", 4, 1), tiny_model());
+  sql(file(), "ALTER TABLE adapters DROP COLUMN parameters; PRAGMA user_version = 1");
+  EXPECT_EQ(open().find("a").parameters, 0);  // not counted then
+  open().add("b", folder_ / "a", tiny_model());
+  EXPECT_EQ(open().find("b").parameters, tiny_model().lora_parameters(4, {"q", "v"}));
+}
+
+// More adapters than descriptors: none is held for one; and what then fails says why.
+TEST_F(AdapterRegistryTest, DescriptorsAreNotHeld) {
+  AdapterRegistry registry = open();
+  registry.add("a", save("a", 4, 1), tiny_model());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(STDERR_FILENO);
+  ::close(next);
+  constexpr int kSpare = 16;
+  const rlimit few{static_cast<rlim_t>(next + kSpare), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<std::shared_ptr<const LoraWeights>> kept;
+  const std::string problem = error_of([&] {
+    for (int i = 0; i < 4 * kSpare; ++i) kept.push_back(registry.load("a", tiny_model()));
+  });
+  std::vector<int> taken;
+  for (int handle = ::dup(STDERR_FILENO); handle >= 0; handle = ::dup(STDERR_FILENO)) {
+    taken.push_back(handle);
+  }
+  const std::string full = error_of([&] { registry.load("a", tiny_model()); });
+  for (const int handle : taken) ::close(handle);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(problem, "");
+  EXPECT_THAT(full, AllOf(HasSubstr("Too many open files"), ::testing::Not(HasSubstr("damaged"))));
 }
 
 TEST_F(AdapterRegistryTest, ProcessesMayAddAtTheSameTime) {

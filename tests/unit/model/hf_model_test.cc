@@ -95,7 +95,11 @@ TEST(HfModelTest, WhatWouldChangeTheResultIsRefusedByItsKey) {
       {"head_dim", "7"},
       {"hidden_size", "\"64\""},
       {"layer_types", R"(["sliding_attention"])"},
-      {"tie_word_embeddings", "1"}};
+      {"tie_word_embeddings", "1"},
+      {"is_causal", "false"},
+      {"some_new_flag", "false"},
+      {"some_new_value", "null"},
+      {"add_cross_attention", "true"}};
   for (const auto& [key, value] : refused) {
     const std::string more = key == "rope_scaling.factor"
                                  ? R"(, "rope_scaling": {"type": "linear"})"
@@ -103,7 +107,12 @@ TEST(HfModelTest, WhatWouldChangeTheResultIsRefusedByItsKey) {
     const std::string text = key == "hidden_size" ? "duplicate key 'hidden_size'" : key;
     EXPECT_THAT(error("llama", more), AllOf(HasSubstr("config.json: "), HasSubstr(text))) << key;
   }
-  EXPECT_EQ(error("llama", R"(, "some_new_flag": false, "other": null, "use_cache": true)"), "");
+  for (const char* harmless :
+       {R"("is_causal": true)", R"("is_decoder": false, "pruned_heads": {}, "use_cache": true)",
+        R"("quantization_config": null)", R"("hidden_act": "swish")",
+        R"("is_llama_config": true, "rope_interleaved": false)"}) {
+    EXPECT_EQ(error("llama", std::string(", ") + harmless), "");
+  }
 }
 
 TEST(HfModelTest, BrokenFilesAreOneLine) {
@@ -116,6 +125,15 @@ TEST(HfModelTest, BrokenFilesAreOneLine) {
   EXPECT_THAT(error_of(load), HasSubstr("must hold a JSON object"));
   folder.file("config.json", "{\"model_type\": \"llama\"}");
   EXPECT_THAT(error_of(load), HasSubstr("'num_hidden_layers' is missing"));
+}
+
+TEST(HfModelTest, AnAdapterInTheModelsFolderIsRefused) {
+  const test::TemporaryFolder folder;
+  folder.file("config.json", test::hf_config(test::tiny_model()));
+  EXPECT_EQ(error_of([&] { load_hf_config(folder.path()); }), "");
+  folder.file("adapter_config.json", "{}");
+  EXPECT_THAT(error_of([&] { load_hf_config(folder.path()); }),
+              AllOf(HasSubstr("adapter_config.json: "), HasSubstr("folder of their own")));
 }
 
 TEST(HfModelTest, GoldenModelsHaveTheirSettings) {

@@ -119,6 +119,56 @@ TEST(WeightsTest, MissingWrongAndExtraTensorsAreNamed) {
               AllOf(HasSubstr("'model.norm.weight'"), HasSubstr("[3] is not finite")));
 }
 
+TEST(WeightsTest, ATiedModelHasOneTableUnderEitherNameOrBoth) {
+  const ModelConfig model = qwen_like();
+  const auto written = random_weights(model, 3);
+  const auto head_of = [&](const auto& change) {
+    const TemporaryFolder folder;
+    auto tensors = hf_tensors(model, *written);
+    change(&tensors);
+    save_hf_model(folder, model, tensors);
+    const auto weights = load_hf_weights(folder.path(), load_hf_config(folder.path()));
+    EXPECT_EQ(bytes_of(weights->tensor(ModelTensor::kEmbedding)),
+              bytes_of(weights->tensor(ModelTensor::kLmHead)));
+    return bytes_of(weights->tensor(ModelTensor::kLmHead));
+  };
+  using Tensors = test::NamedTensors;
+  const std::string table = bytes_of(written->tensor(ModelTensor::kEmbedding));
+  EXPECT_EQ(head_of([](Tensors*) {}), table);
+  EXPECT_EQ(head_of([](Tensors* t) { t->front().first = "lm_head.weight"; }), table);
+  EXPECT_EQ(head_of([](Tensors* t) { t->emplace_back("lm_head.weight", t->front().second); }),
+            table);
+  const auto other = random_weights(model, 4);
+  const auto differ = [&](Tensors* t) {
+    t->emplace_back("lm_head.weight", other->tensor(ModelTensor::kEmbedding));
+  };
+  EXPECT_THAT(error_of([&] { head_of(differ); }),
+              AllOf(HasSubstr("'lm_head.weight' differs"), HasSubstr("tie_word_embeddings")));
+}
+
+TEST(WeightsTest, TheTypeHoldsAllMatricesExactly) {
+  const ModelConfig model = tiny_model();
+  const auto written = random_weights(model, 3);
+  const auto type_of = [&](const std::string& widened) {
+    const TemporaryFolder folder;
+    auto tensors = hf_tensors(model, *written);
+    std::vector<float> values;
+    for (auto& [name, tensor] : tensors) {
+      if (name != widened) continue;
+      const auto count =
+          static_cast<std::size_t>(tensor.rows) * static_cast<std::size_t>(tensor.columns);
+      for (std::size_t i = 0; i < count; ++i) values.push_back(test::value_at(tensor, i));
+      tensor.type = kernels::DType::kF32;
+      tensor.data = values.data();
+    }
+    save_hf_model(folder, model, tensors);
+    return load_hf_weights(folder.path(), load_hf_config(folder.path()))->type();
+  };
+  EXPECT_EQ(type_of(""), kernels::DType::kBf16);
+  EXPECT_EQ(type_of("model.norm.weight"), kernels::DType::kBf16);  // vectors are F32 in engines
+  EXPECT_EQ(type_of("model.layers.1.self_attn.k_proj.weight"), kernels::DType::kF32);
+}
+
 TEST(WeightsTest, AModelFileMustAgreeWithTheFolderThatItNames) {
   const TemporaryFolder folder;
   const ModelConfig model = tiny_model();

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/model/adapter_registry.h"
 #include "engine/run/point.h"
 #include "engine/run/spec_check.h"
 #include "tests/support/program.h"
@@ -493,6 +494,33 @@ TEST_F(SpecTest, TooLittleMemoryNamesTheSpecAndTheKey) {
   EXPECT_EQ(too_little_memory(spec),
             "not enough memory for a workload; lower workload.requests (now 20): a request takes "
             "about 250 bytes");
+}
+
+// What was registered counts, whatever lora.targets says.
+TEST_F(SpecTest, RegisteredAdaptersHaveTheirOwnBytes) {
+  const ModelConfig model =
+      load_model_config(std::string(kExperiments) + "/base/model/llama-134m.yaml");
+  const std::vector<std::string> targets = {"q", "v", "down"};
+  AdapterRegistry registry(folder_ / "adapters.sqlite", AdapterRegistry::Open::kCreate);
+  for (const int rank : {4, 16}) {
+    const std::string name = "r" + std::to_string(rank);
+    save_peft_adapter(*random_adapter(model, name, rank, targets, 1), model, folder_ / name);
+    registry.add(name, folder_ / name, model);
+  }
+  const Spec spec = load(
+      "title: test\nmodel: llama-134m\nhardware: a800-80g\nlora: {targets: [q]}\n"
+      "runtime: {registry: " +
+      (folder_ / "adapters.sqlite") +
+      "}\nworkload:\n  requests: 20\n  adapters: {count: 2, ranks: [8]}\n"
+      "  arrivals: {process: poisson, rate: 5}\n"
+      "  lengths: {source: fixed, prompt: 16, output: 4}\n" +
+      kTail);
+  const PointSettings point = resolve_point(spec, spec.positions[0], spec.techniques[0], 0);
+  const std::vector<Adapter> adapters = build_point_workload(point, "").workload.adapters;
+  ASSERT_EQ(adapters.size(), 2u);
+  EXPECT_EQ(adapters[0].name, "r16");
+  EXPECT_EQ(adapters[0].bytes, model.lora_bytes(16, targets));
+  EXPECT_EQ(adapters[1].bytes, model.lora_bytes(4, targets));
 }
 
 TEST_F(SpecTest, RunWithoutRequestsIsInvalid) {
