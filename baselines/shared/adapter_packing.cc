@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -184,6 +186,84 @@ Packing packed(const std::vector<std::vector<PackedAdapter>>& by_gpu,
 }
 
 }  // namespace
+
+namespace {
+
+// The A_max with the highest throughput for these adapters, if they do not starve with it.
+std::optional<PackedGpu> settle(const PackingProblem& problem, const PackingModels& models,
+                                const std::vector<PackedAdapter>& adapters) {
+  PackedGpu best;
+  if (adapters.empty()) return best;
+  if (adapters.size() > static_cast<std::size_t>(kTestingPoints.back())) return std::nullopt;
+  GpuFeatures all;
+  for (const PackedAdapter& adapter : priority_order(adapters)) all.add(adapter);
+  best.slot_rank = all.widest();
+  best.tokens_per_s = -1;
+  int before = 0;
+  for (const int point : kTestingPoints) {
+    const int slots = std::min(point, all.adapters());
+    if (slots == before) break;
+    before = slots;
+    if (problem.kv_tokens(slots, all.widest()) <= 0) continue;
+    const Features features = all.with_slots(slots);
+    const double tokens_per_s = models.throughput->predict(features);
+    if (tokens_per_s < best.tokens_per_s) continue;
+    best.slots = slots;
+    best.features = features;
+    best.tokens_per_s = tokens_per_s;
+  }
+  if (best.tokens_per_s < 0) return std::nullopt;
+  best.starvation = models.starvation->predict(best.features);
+  if (best.starvation > kStarved) return std::nullopt;
+  set_adapters(adapters, &best);
+  return best;
+}
+
+}  // namespace
+
+Packing pack_again(const PackingProblem& problem, const PackingModels& models,
+                   const std::vector<int>& gpu_before) {
+  std::vector<std::vector<PackedAdapter>> by_gpu(static_cast<std::size_t>(problem.gpus));
+  std::vector<PackedAdapter> homeless;
+  for (std::size_t i = 0; i < problem.adapters.size(); ++i) {
+    const int gpu = gpu_before[i];
+    (gpu >= 0 && gpu < problem.gpus ? by_gpu[static_cast<std::size_t>(gpu)] : homeless)
+        .push_back(problem.adapters[i]);
+  }
+  Packing packing;
+  for (std::vector<PackedAdapter>& adapters : by_gpu) {
+    std::stable_sort(
+        adapters.begin(), adapters.end(),
+        [](const PackedAdapter& a, const PackedAdapter& b) { return a.rate < b.rate; });
+    std::optional<PackedGpu> gpu = settle(problem, models, adapters);
+    for (; !gpu; gpu = settle(problem, models, adapters)) {
+      homeless.push_back(adapters.back());
+      adapters.pop_back();
+    }
+    packing.gpus.push_back(*std::move(gpu));
+  }
+  std::vector<std::size_t> order(by_gpu.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_partition(order.begin(), order.end(),
+                        [&](std::size_t gpu) { return !by_gpu[gpu].empty(); });
+  for (const PackedAdapter& adapter : priority_order(homeless)) {
+    bool is_placed = false;
+    for (const std::size_t at : order) {
+      by_gpu[at].push_back(adapter);
+      if (std::optional<PackedGpu> gpu = settle(problem, models, by_gpu[at])) {
+        packing.gpus[at] = *std::move(gpu);
+        is_placed = true;
+        break;
+      }
+      by_gpu[at].pop_back();
+    }
+    if (!is_placed) {
+      return refused("starvation: no GPU takes adapter " + std::to_string(index(adapter.id)) +
+                     " beside what stays there");
+    }
+  }
+  return packing;
+}
 
 Packing pack_for_latency(const PackingProblem& problem, const PackingModels& models) {
   std::vector<std::vector<PackedAdapter>> by_gpu(static_cast<std::size_t>(problem.gpus));

@@ -83,6 +83,12 @@ std::vector<PackedAdapter> priority_order(std::vector<PackedAdapter> adapters);
 // Algorithms 1 and 2.
 Packing pack_greedily(const PackingProblem& problem, const PackingModels& models,
                       const GreedyOptions& options = {});
+// What is placed already stays where it is as far as the models let it: from a GPU that would
+// starve, the adapters with the highest rates go until it does not; they, and new ones, go to the
+// first GPU that takes them, of those in use first. `gpu_before`: of each adapter, -1 for a new
+// one. Ours.
+Packing pack_again(const PackingProblem& problem, const PackingModels& models,
+                   const std::vector<int>& gpu_before);
 // ProposedLat (8.4.4): each adapter to the GPU with the lowest rate; A_max = adapters there.
 Packing pack_for_latency(const PackingProblem& problem, const PackingModels& models);
 // MaxBase (8.4.1): a GPU is full when its adapters bring `most_requests_per_s`; A_max = adapters

@@ -11,6 +11,8 @@
 #include <span>
 
 #include "baselines/shared/adapter_packing.h"
+#include "engine/cli/place_adapters.h"
+#include "engine/cli/place_server.h"
 #include "engine/record/atomic_file.h"
 #include "engine/run/point.h"
 #include "engine/spec/library.h"
@@ -21,60 +23,30 @@ namespace servelab {
 namespace {
 
 constexpr int kUnserved = 3;  // exit code
-constexpr int kMostGpus = 4096;
 constexpr const char* kMethods[] = {"proposed", "proposed-fast", "proposed-lat"};
-// What vLLM 0.8.5 takes as --max-lora-rank (vllm/config.py).
-constexpr int kVllmRanks[] = {8, 16, 32, 64, 128, 256, 320, 512};
 constexpr const char* kVllm = "0.8.5";
-
-struct NamedAdapter {
-  std::string name, path;
-  int rank = 0;
-  double rate = 0;  // requests/s
-};
-
-std::vector<NamedAdapter> read_adapters(const std::string& path) {
-  CsvReader csv(path, "the columns are name, rank, rate (requests/s), and path if it is known");
-  const std::size_t name = csv.column("name"), rank = csv.column("rank"), rate = csv.column("rate");
-  std::vector<NamedAdapter> adapters;
-  std::map<std::string, int> lines;
-  while (csv.next()) {
-    NamedAdapter adapter;
-    adapter.name = csv.text(name);
-    if (adapter.name.empty()) csv.fail("the adapter has no name");
-    const auto [at, is_new] = lines.emplace(adapter.name, csv.line_number());
-    if (!is_new) csv.fail(fmt::format("adapter '{}' is in line {} too", adapter.name, at->second));
-    if (csv.text(rank).empty()) csv.fail("adapter '" + adapter.name + "' has no rank");
-    if (csv.text(rate).empty()) csv.fail("adapter '" + adapter.name + "' has no rate");
-    const std::int64_t wide = csv.count(rank);
-    if (wide < 1 || wide > kVllmRanks[std::size(kVllmRanks) - 1]) {
-      csv.fail(fmt::format("rank {} of adapter '{}' is not 1 to {}", wide, adapter.name,
-                           kVllmRanks[std::size(kVllmRanks) - 1]));
-    }
-    adapter.rank = static_cast<int>(wide);
-    adapter.rate = csv.non_negative(rate);
-    adapter.path = csv.has_column("path") ? std::string(csv.text(csv.column("path"))) : "";
-    adapters.push_back(std::move(adapter));
-  }
-  if (adapters.empty()) throw SpecError(path + ": has no adapters");
-  return adapters;
-}
 
 std::vector<NamedAdapter> adapters_of_spec(const PlaceArguments& arguments) {
   const Library library(arguments.experiments);
   const Spec spec = load_spec(library.find_spec(arguments.spec), arguments.experiments);
-  const PointSettings settings =
-      resolve_point(spec, spec.positions.front(), spec.techniques.front(), spec.seeds.front());
-  const BuiltWorkload built = build_point_workload(settings, arguments.data_dir);
-  const DeploymentView view(point_cluster(settings, built.workload), built.workload);
-  std::vector<NamedAdapter> adapters;
-  for (std::size_t i = 0; i < built.workload.adapters.size(); ++i) {
-    const Adapter& adapter = built.workload.adapters[i];
-    const auto id = static_cast<AdapterId>(static_cast<std::uint32_t>(i));
-    adapters.push_back({adapter.name, "", adapter.rank, view.rate(id)});
+  return adapters_of(
+      resolve_point(spec, spec.positions.front(), spec.techniques.front(), spec.seeds.front()),
+      arguments.data_dir, spec.path);
+}
+
+void print_moves(const Packing& packing, const std::vector<int>& before,
+                 const std::vector<NamedAdapter>& adapters) {
+  std::vector<std::string> moves;
+  for (std::size_t i = 0; i < packing.gpus.size(); ++i) {
+    for (const AdapterId id : packing.gpus[i].adapters) {
+      const int was = before[index(id)];
+      if (was == static_cast<int>(i)) continue;
+      moves.push_back(fmt::format("  {}: {} to GPU {}", adapters[index(id)].name,
+                                  was < 0 ? "new," : fmt::format("GPU {}", was), i));
+    }
   }
-  if (adapters.empty()) throw SpecError(spec.path + ": its workload has no adapters");
-  return adapters;
+  fmt::print("{} of {} adapters move or are new{}\n{}{}", moves.size(), adapters.size(),
+             moves.empty() ? "" : ":", fmt::join(moves, "\n"), moves.empty() ? "" : "\n");
 }
 
 // The named predictor, or the one of the model and hardware.
@@ -107,108 +79,12 @@ std::shared_ptr<const Predictor> choose_predictor(const PlaceArguments& argument
                               known.empty() ? "none" : fmt::format("{}", fmt::join(known, "; "))));
 }
 
-int vllm_rank(int rank) {
-  return *std::find_if(std::begin(kVllmRanks), std::end(kVllmRanks),
-                       [rank](int allowed) { return allowed >= rank; });
-}
-
-// The server that a predictor was trained on, with these adapters.
-class Server {
- public:
-  Server(const Predictor& predictor, const Library& library,
-         const std::vector<NamedAdapter>& adapters, int gpus)
-      : spec_(spec_of(predictor, library)) {
-    ConfigNode& settings = spec_.positions.front().settings;
-    settings.set_path("cluster.replicas", ConfigNode::of(std::to_string(gpus), false));
-    settings_ = resolve_point(spec_, spec_.positions.front(), spec_.techniques.front(), 0);
-    for (const NamedAdapter& adapter : adapters) {
-      workload_.adapters.push_back(Adapter{adapter.name, ModelId{}, adapter.rank, 0});
-    }
-    cluster_ = point_cluster(settings_, workload_);
-    view_.emplace(cluster_, workload_);
-  }
-  const PointSettings& settings() const { return settings_; }
-
-  // KV tokens beside so many slots of the rank that vLLM takes for this one; 0: does not start.
-  std::int64_t kv_tokens(int slots, int rank) const {
-    Unit unit = view_->equal_replicas().units.front();
-    unit.adapter_slots = slots;
-    unit.slot_rank = vllm_rank(rank);
-    const UnitMemory memory = view_->memory(unit);
-    return memory.refused.empty() ? memory.kv_blocks * settings_.engine.block_tokens : 0;
-  }
-
-  // The same server for a run of these adapters, each at its rate, with real lengths.
-  PointSettings run_as(const std::vector<NamedAdapter>& adapters, const Packing& packing,
-                       std::int64_t seed) {
-    SweepPosition position = spec_.positions.front();
-    ConfigNode ranks = ConfigNode::list(), rates = ConfigNode::list();
-    ConfigNode gpus = ConfigNode::list(), slots = ConfigNode::list();
-    std::vector<std::size_t> gpu_of(adapters.size());
-    for (std::size_t i = 0; i < packing.gpus.size(); ++i) {
-      for (const AdapterId id : packing.gpus[i].adapters) gpu_of[index(id)] = i;
-      slots.items.push_back(ConfigNode::of(std::to_string(packing.gpus[i].slots), false));
-    }
-    for (std::size_t i = 0; i < adapters.size(); ++i) {
-      ranks.items.push_back(ConfigNode::of(std::to_string(adapters[i].rank), false));
-      rates.items.push_back(ConfigNode::of(fmt::format("{}", adapters[i].rate), false));
-      gpus.items.push_back(ConfigNode::of(std::to_string(gpu_of[i]), false));
-    }
-    ConfigNode& s = position.settings;
-    s.set_path("workload.adapters.count", ConfigNode::of(std::to_string(adapters.size()), false));
-    s.set_path("workload.adapters.ranks", ranks);
-    s.set_path("workload.popularity.weights", rates);
-    s.set_path("workload.popularity.shuffle", ConfigNode::of("false", false));
-    ConfigNode lengths = ConfigNode::map();
-    lengths.set("source", ConfigNode::of("sharegpt"));
-    s.set_path("workload.lengths", lengths);
-    int widest = 0;
-    for (const NamedAdapter& adapter : adapters) widest = std::max(widest, vllm_rank(adapter.rank));
-    s.set_path("engine.slot_rank", ConfigNode::of(std::to_string(widest), false));
-    s.set_path("record.requests", ConfigNode::of("true", false));
-    TechniqueEntry entry = spec_.techniques.front();
-    entry.route = "as-planned";
-    entry.route_params = ConfigNode::map();
-    PointSettings settings = resolve_point(spec_, position, entry, seed);
-    // Names are those that the workload gives its adapters.
-    ConfigNode names = ConfigNode::list();
-    const BuiltWorkload built = build_point_workload(settings, "");
-    for (const Adapter& adapter : built.workload.adapters) {
-      names.items.push_back(ConfigNode::of(adapter.name));
-    }
-    entry.route_params.set("adapters", names);
-    entry.route_params.set("gpu", gpus);
-    entry.route_params.set("slots", slots);
-    return resolve_point(spec_, position, entry, seed);
-  }
-
- private:
-  static Spec spec_of(const Predictor& predictor, const Library& library) {
-    Spec spec;
-    spec.library = library;
-    SweepPosition position;
-    position.settings = parse_yaml(predictor.settings, "the predictor's settings");
-    position.settings.erase("technique");
-    position.settings.erase("seed");
-    position.with = ConfigNode::map();
-    position.techniques = {0};
-    spec.positions = {std::move(position)};
-    TechniqueEntry entry;
-    entry.technique = entry.label = "vllm-lora";
-    spec.techniques = {std::move(entry)};
-    spec.seeds = {0};
-    return spec;
-  }
-
-  Spec spec_;
-  PointSettings settings_;
-  Workload workload_;
-  ClusterSettings cluster_;
-  std::optional<DeploymentView> view_;
-};
-
 Packing pack(const PlaceArguments& arguments, const Predictor& predictor,
-             const PackingProblem& problem) {
+             const PackingProblem& problem, const std::vector<int>& before) {
+  if (!before.empty()) {
+    const bool by_rules = arguments.method == "proposed-fast";
+    return pack_again(problem, by_rules ? rules_of(predictor) : forests_of(predictor), before);
+  }
   if (arguments.method == "proposed-lat") return pack_for_latency(problem, forests_of(predictor));
   return pack_greedily(problem,
                        arguments.method == "proposed" ? forests_of(predictor) : rules_of(predictor),
@@ -243,7 +119,7 @@ int tell_unserved(const PlaceArguments& arguments, const std::vector<NamedAdapte
   std::string least = "no number of GPUs up to one for each adapter serves it";
   const int most = std::min(kMostGpus, static_cast<int>(adapters.size()));
   for (problem.gpus = arguments.gpus + 1; hot.empty() && problem.gpus <= most; ++problem.gpus) {
-    if (!pack(arguments, predictor, problem).refused.empty()) continue;
+    if (!pack(arguments, predictor, problem, {}).refused.empty()) continue;
     least = fmt::format("{} GPUs would serve it", problem.gpus);
     break;
   }
@@ -252,7 +128,7 @@ int tell_unserved(const PlaceArguments& arguments, const std::vector<NamedAdapte
   return kUnserved;
 }
 
-void print_table(const Packing& packing, const Server& server, const Predictor& predictor,
+void print_table(const Packing& packing, const PlacedServer& server, const Predictor& predictor,
                  double margin) {
   fmt::print("{:>4} {:>9} {:>6} {:>6} {:>11} {:>24} {:>11} {:>10}\n", "GPU", "adapters", "A_max",
              "S_max", "requests/s", "tokens/s (90 %)", "starves", "KV tokens");
@@ -333,7 +209,7 @@ void print_servers(const PlaceArguments& arguments, const Packing& packing,
 }
 
 // Simulates the plan; the number of GPUs that starve in some seed.
-int verify(const PlaceArguments& arguments, const Packing& packing, Server* server,
+int verify(const PlaceArguments& arguments, const Packing& packing, PlacedServer* server,
            const std::vector<NamedAdapter>& adapters) {
   fmt::print("\nsimulated for an hour with ShareGPT's lengths:\n");
   std::set<std::size_t> starved;
@@ -393,8 +269,12 @@ CLI::App* declare_place(CLI::App* app, PlaceArguments* arguments) {
       "place", "adapters on as few GPUs as serve them: a plan, and vLLM's command lines");
   auto* adapters = command->add_option("--adapters", a.adapters,
                                        "CSV: name, rank, rate (requests/s); path where known");
-  command->add_option("--spec", a.spec, "the adapters of a spec's workload, in its place")
-      ->excludes(adapters);
+  auto* spec = command->add_option("--spec", a.spec, "the adapters of a spec's workload")
+                   ->excludes(adapters);
+  command->add_option("--trace", a.trace, "those of a trace (Mooncake's JSONL, with adapters)")
+      ->excludes(adapters)
+      ->excludes(spec);
+  command->add_option("--from", a.from, "a plan in use: as few adapters move as can");
   command->add_option("--predict", a.predict,
                       "CSV of features: say what the models predict of each row, and no more");
   command->add_option("--gpus", a.gpus, "that there are")->check(CLI::Range(1, kMostGpus));
@@ -422,14 +302,23 @@ int place_command(const PlaceArguments& arguments) {
   if (!arguments.predict.empty()) {
     return predict_rows(arguments.predict, *choose_predictor(arguments, library));
   }
-  if (arguments.adapters.empty() == arguments.spec.empty()) {
-    throw SpecError("place needs --adapters FILE or --spec SPEC");
+  const std::string* const sources[] = {&arguments.adapters, &arguments.spec, &arguments.trace};
+  if (std::count_if(std::begin(sources), std::end(sources),
+                    [](const std::string* source) { return !source->empty(); }) != 1) {
+    throw SpecError("place needs one of --adapters FILE, --spec SPEC and --trace FILE");
   }
   if (arguments.gpus == 0) throw SpecError("place needs --gpus N: how many there are");
   if (std::isnan(arguments.margin)) throw SpecError("--margin must be a number");
-  const std::vector<NamedAdapter> adapters =
-      arguments.adapters.empty() ? adapters_of_spec(arguments) : read_adapters(arguments.adapters);
+  if (!arguments.from.empty() && arguments.method == "proposed-lat") {
+    throw SpecError("--from moves as few adapters as it can; --method proposed-lat does not");
+  }
   const auto predictor = choose_predictor(arguments, library);
+  const std::vector<NamedAdapter> adapters =
+      !arguments.adapters.empty() ? read_adapters(arguments.adapters)
+      : !arguments.spec.empty()
+          ? adapters_of_spec(arguments)
+          : adapters_of(PlacedServer::under_trace(*predictor, library, arguments.trace),
+                        arguments.data_dir, arguments.trace);
   const auto most_rank = static_cast<int>(predictor->high[3]);
   PackingProblem problem;
   for (std::size_t i = 0; i < adapters.size(); ++i) {
@@ -442,14 +331,16 @@ int place_command(const PlaceArguments& arguments) {
                                 adapters[i].rank, adapters[i].rate * (1 + arguments.margin)});
   }
   problem.gpus = arguments.gpus;
-  Server server(*predictor, library, adapters, arguments.gpus);
+  PlacedServer server(*predictor, library, adapters, arguments.gpus);
   std::map<std::pair<int, int>, std::int64_t> known;
   problem.kv_tokens = [&](int slots, int rank) {
     const auto [at, is_new] = known.emplace(std::pair(slots, rank), 0);
     if (is_new) at->second = server.kv_tokens(slots, rank);
     return at->second;
   };
-  const Packing packing = pack(arguments, *predictor, problem);
+  const std::vector<int> before =
+      arguments.from.empty() ? std::vector<int>() : gpus_before(arguments.from, adapters);
+  const Packing packing = pack(arguments, *predictor, problem, before);
   if (!packing.refused.empty()) {
     return tell_unserved(arguments, adapters, problem, *predictor, packing.refused);
   }
@@ -458,6 +349,7 @@ int place_command(const PlaceArguments& arguments) {
   fmt::print("{} adapters on {} of {} GPUs ({}; {} on {})\n", adapters.size(), used, arguments.gpus,
              arguments.method, predictor->model, predictor->hardware);
   print_table(packing, server, *predictor, arguments.margin);
+  if (!before.empty()) print_moves(packing, before, adapters);
   write_plan(arguments, packing, *predictor, adapters);
   fmt::print("plan: {}\n", arguments.out);
   print_servers(arguments, packing, server.settings(), adapters);

@@ -12,6 +12,8 @@ struct PlaceArguments {
   std::string experiments = "experiments";
   std::string adapters;   // CSV: name, rank, rate; may have path
   std::string spec;       // in its place: the adapters of a spec's first position
+  std::string trace;      // likewise: of a trace as servelab export writes it
+  std::string from;       // a plan that is in use: what moves
   std::string predictor;  // in base/predictor/, or a path; empty: by model and hardware
   std::string model, hardware;
   std::string served_model;  // what vLLM is told to serve

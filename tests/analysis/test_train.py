@@ -1,4 +1,4 @@
-"""servelab train, and what servelab place makes of its predictors: trees as flat arrays, tables, and
+"""servelab train, and what servelab place makes of its predictors: trees as flat arrays, tables,
 bad input. What is committed is what the table says, and the table is what the twin says."""
 from __future__ import annotations
 
@@ -158,6 +158,38 @@ def test_place_says_where_adapters_go_and_what_vllm_is_told(fitted, tmp_path):
 
 
 @needs_servelab
+def test_a_plan_in_use_keeps_what_it_can(fitted, tmp_path):
+    def again(text: str, plan: str, *arguments: str | Path) -> tuple[str, dict[str, int]]:
+        (tmp_path / "a.csv").write_text(text)
+        done = place("--adapters", tmp_path / "a.csv", "--predictor", fitted[1], "--gpus", "4",
+                     "--out", tmp_path / plan, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, json.loads((tmp_path / plan).read_text())["adapters"]
+
+    _, first = again(ADAPTERS, "first.json")
+    kept, same = again(ADAPTERS, "same.json", "--from", tmp_path / "first.json")
+    assert "0 of 100 adapters move" in kept and same == first
+    said, more = again(ADAPTERS + "new,8,0.05\n", "more.json", "--from", tmp_path / "first.json")
+    assert "1 of 101 adapters move or are new" in said and "new: new, to GPU 0" in said
+    assert {name: gpu for name, gpu in more.items() if name != "new"} == first
+    said, hot = again(ADAPTERS.replace("0.05", "0.3"), "hot.json", "--from",
+                      tmp_path / "first.json")
+    moved = sum(hot[name] != gpu for name, gpu in first.items())
+    assert 0 < moved < 100 and f"{moved} of 100 adapters move" in said
+
+
+@needs_servelab
+def test_adapters_of_a_trace(fitted, tmp_path):
+    lines = [{"timestamp": 100 * i, "input_length": 200, "output_length": 200, "adapter": i % 20,
+              "rank": 8} for i in range(600)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = place("--trace", tmp_path / "t.jsonl", "--predictor", fitted[1], "--gpus", "2", "--out",
+                 tmp_path / "plan.json")
+    assert done.returncode == 0, done.stderr
+    assert "20 adapters on" in done.stdout
+
+
+@needs_servelab
 def test_a_spec_runs_a_plan(fitted, tmp_path):
     workload = {**SETTINGS["workload"], "duration_s": 60, "adapters": {"count": 40, "ranks": [8]},
                 "popularity": {"kind": "weights", "weights": [0.1]}}
@@ -166,7 +198,11 @@ def test_a_spec_runs_a_plan(fitted, tmp_path):
         {"technique": "vllm-lora", "label": "place", "route": "proposed",
          "route_with": {"predictor": str(fitted[1])}},
         {"technique": "vllm-lora", "label": "plan", "route": "as-planned",
-         "route_with": {"plan": str(tmp_path / "plan.json")}}]}
+         "route_with": {"plan": str(tmp_path / "plan.json")}},
+        # One slot for 40 adapters; and more slots than memory.
+        *({"technique": "vllm-lora", "label": f"{slots} slots", "route": "as-planned",
+           "route_with": {"adapters": [f"adapter-{i}" for i in range(40)], "gpu": [2] * 40,
+                          "slots": [0, 0, slots]}} for slots in (1, 2000))]}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({**spec, "techniques": spec["techniques"][:1]}))
     done = place("--spec", tmp_path / "s.yaml", "--predictor", fitted[1], "--gpus", "4", "--out",
                  tmp_path / "plan.json")
@@ -177,10 +213,10 @@ def test_a_spec_runs_a_plan(fitted, tmp_path):
     assert ran.returncode == 0, ran.stderr
     from analysis.results import Results
     results = Results.load("s", tmp_path / "r")
-    assert results.metric("gpus_used").tolist() == [1, 1]
-    assert results.metric("infeasible_placements").tolist() == [0, 0]
+    assert results.metric("gpus_used").tolist() == [1, 1, 1, 1]
+    assert results.metric("infeasible_placements").tolist() == [0, 0, 1, 1]
     tokens = results.metric("feasible_tokens_per_s")
-    assert tokens[0] == tokens[1] > 0
+    assert tokens[0] == tokens[1] > 0 and np.isnan(tokens[2:]).all()
 
 
 @needs_servelab
@@ -190,6 +226,8 @@ def test_a_spec_runs_a_plan(fitted, tmp_path):
     ("name,rank,rate\na,8,\n", [], 2, "a.csv:2: adapter 'a' has no rate"),
     ("name,rank,rate\na,8,-1\n", [], 2, "a.csv:2"),
     ("name,rank,rate\na,8,1\na,8,1\n", [], 2, "a.csv:3: adapter 'a' is in line 2 too"),
+    ("name,rank,rate\n,8,1\n", [], 2, "a.csv:2: the adapter has no name"),
+    ("name,rank,rate\na=b,8,1\n", [], 2, "a.csv:2: the adapter's name has a '='"),
     ("name,rank,rate\na,64,1\n", [], 2, "has rank 64, but the predictor knows ranks up to 32"),
     ("name,rank,rate\n", [], 2, "has no adapters"),
     (ADAPTERS, ["--method", "best"], 2, "--method"),

@@ -165,6 +165,31 @@ TEST(AdapterPacking, BaselinesFillAndSpreadAsThePaperSays) {
               HasSubstr("GPU 0 with 21 adapters is predicted to starve"));
 }
 
+// GPU 0 would starve with 24 of the 20 that it takes: four go, and the new one with them.
+TEST(AdapterPacking, APlanInUseIsChangedByAsFewMovesAsCanBe) {
+  const Forest tokens = constant(100), starves = stump(kRateSum, 20, 0, 1);
+  const PackingModels models{&tokens, &starves};
+  PackingProblem problem = alike(34, 3);
+  std::vector<int> before(34, 0);
+  std::fill(before.begin() + 24, before.end(), 2);
+  before[33] = -1;
+  const Packing packing = pack_again(problem, models, before);
+  EXPECT_THAT(sizes(packing), ElementsAre(20, 0, 14));
+  const Packing same = pack_again(problem, models, [&] {
+    std::vector<int> after(34);
+    for (std::size_t gpu = 0; gpu < 3; ++gpu) {
+      for (const AdapterId id : packing.gpus[gpu].adapters)
+        after[index(id)] = static_cast<int>(gpu);
+    }
+    return after;
+  }());
+  for (std::size_t gpu = 0; gpu < 3; ++gpu) {
+    EXPECT_EQ(same.gpus[gpu].adapters, packing.gpus[gpu].adapters);
+  }
+  EXPECT_THAT(pack_again(alike(61, 3), models, std::vector<int>(61, 1)).refused,
+              HasSubstr("no GPU takes adapter"));
+}
+
 // A random workload, and models that are random but say that more load starves.
 struct Random {
   PackingProblem problem;

@@ -1,0 +1,32 @@
+// Where `servelab place` takes adapters from: a CSV file, a workload, a plan that is in use.
+#ifndef SERVELAB_CLI_PLACE_ADAPTERS_H_
+#define SERVELAB_CLI_PLACE_ADAPTERS_H_
+
+#include <string>
+#include <vector>
+
+#include "engine/run/point.h"
+
+namespace servelab {
+
+inline constexpr int kMostGpus = 4096;
+
+struct NamedAdapter {
+  std::string name, path;
+  int rank = 0;
+  double rate = 0;  // requests/s
+};
+
+// Columns name, rank, rate, and path where it is known. All throw SpecError.
+std::vector<NamedAdapter> read_adapters(const std::string& path);
+
+// The adapters of a workload, at their rates; `where` says whose.
+std::vector<NamedAdapter> adapters_of(const PointSettings& settings, const std::string& data_dir,
+                                      const std::string& where);
+
+// The GPU that a plan gives each of these adapters; -1 for those that it does not know.
+std::vector<int> gpus_before(const std::string& path, const std::vector<NamedAdapter>& adapters);
+
+}  // namespace servelab
+
+#endif  // SERVELAB_CLI_PLACE_ADAPTERS_H_
