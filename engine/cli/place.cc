@@ -26,12 +26,23 @@ constexpr int kUnserved = 3;  // exit code
 constexpr const char* kMethods[] = {"proposed", "proposed-fast", "proposed-lat"};
 constexpr const char* kVllm = "0.8.5";
 
+// The adapters of a spec's first position, at the rates of its workload.
 std::vector<NamedAdapter> adapters_of_spec(const PlaceArguments& arguments) {
   const Library library(arguments.experiments);
   const Spec spec = load_spec(library.find_spec(arguments.spec), arguments.experiments);
-  return adapters_of(
-      resolve_point(spec, spec.positions.front(), spec.techniques.front(), spec.seeds.front()),
-      arguments.data_dir, spec.path);
+  const PointSettings settings =
+      resolve_point(spec, spec.positions.front(), spec.techniques.front(), spec.seeds.front());
+  const BuiltWorkload built = build_point_workload(settings, arguments.data_dir);
+  const ClusterSettings cluster = point_cluster(settings, built.workload);
+  const DeploymentView view(cluster, built.workload);
+  std::vector<NamedAdapter> adapters;
+  for (std::size_t i = 0; i < built.workload.adapters.size(); ++i) {
+    const Adapter& adapter = built.workload.adapters[i];
+    const auto id = static_cast<AdapterId>(static_cast<std::uint32_t>(i));
+    adapters.push_back({adapter.name, "", adapter.rank, view.rate(id)});
+  }
+  if (adapters.empty()) throw SpecError(spec.path + ": its workload has no adapters");
+  return adapters;
 }
 
 void print_moves(const Packing& packing, const std::vector<int>& before,
@@ -315,10 +326,8 @@ int place_command(const PlaceArguments& arguments) {
   const auto predictor = choose_predictor(arguments, library);
   const std::vector<NamedAdapter> adapters =
       !arguments.adapters.empty() ? read_adapters(arguments.adapters)
-      : !arguments.spec.empty()
-          ? adapters_of_spec(arguments)
-          : adapters_of(PlacedServer::under_trace(*predictor, library, arguments.trace),
-                        arguments.data_dir, arguments.trace);
+      : !arguments.spec.empty()   ? adapters_of_spec(arguments)
+                                  : adapters_of_trace(arguments.trace);
   const auto most_rank = static_cast<int>(predictor->high[3]);
   PackingProblem problem;
   for (std::size_t i = 0; i < adapters.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "engine/cli/place_server.h"
 #include "engine/core/params.h"
 #include "engine/workload/csv.h"
+#include "engine/workload/request_trace.h"
 
 namespace servelab {
 namespace {
@@ -57,18 +58,30 @@ std::vector<NamedAdapter> read_adapters(const std::string& path) {
   return adapters;
 }
 
-std::vector<NamedAdapter> adapters_of(const PointSettings& settings, const std::string& data_dir,
-                                      const std::string& where) {
-  const BuiltWorkload built = build_point_workload(settings, data_dir);
-  const ClusterSettings cluster = point_cluster(settings, built.workload);
-  const DeploymentView view(cluster, built.workload);
-  std::vector<NamedAdapter> adapters;
-  for (std::size_t i = 0; i < built.workload.adapters.size(); ++i) {
-    const Adapter& adapter = built.workload.adapters[i];
-    const auto id = static_cast<AdapterId>(static_cast<std::uint32_t>(i));
-    adapters.push_back({adapter.name, "", adapter.rank, view.rate(id)});
+std::vector<NamedAdapter> adapters_of_trace(const std::string& path) {
+  const RequestTrace trace = read_request_trace(path, "give another trace", RowsFor::kReplay);
+  const double span_s = trace.rows.empty() ? 0 : trace.rows.back().at_s;
+  if (!(span_s > 0))
+    throw SpecError(path + ": its requests span no time, so that there is no rate");
+  std::vector<std::int64_t> requests;
+  for (const TraceRow& row : trace.rows) {
+    if (row.adapter < 0) continue;
+    const auto adapter = static_cast<std::size_t>(row.adapter);
+    if (adapter >= requests.size()) requests.resize(adapter + 1);
+    ++requests[adapter];
   }
-  if (adapters.empty()) throw SpecError(where + ": its workload has no adapters");
+  if (requests.empty()) throw SpecError(path + ": no request names an adapter");
+  std::vector<NamedAdapter> adapters;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const int rank = i < trace.adapter_ranks.size() ? trace.adapter_ranks[i] : 0;
+    if (requests[i] > 0 && (rank < 1 || rank > kMostVllmRank)) {
+      throw SpecError(
+          fmt::format("{}: adapter {} has no rank from 1 to {}", path, i, kMostVllmRank));
+    }
+    if (requests[i] == 0) continue;
+    adapters.push_back(
+        {fmt::format("adapter-{}", i), "", rank, static_cast<double>(requests[i]) / span_s});
+  }
   return adapters;
 }
 

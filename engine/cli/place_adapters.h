@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/point.h"
-
 namespace servelab {
 
 inline constexpr int kMostGpus = 4096;
@@ -20,9 +18,8 @@ struct NamedAdapter {
 // Columns name, rank, rate, and path where it is known. All throw SpecError.
 std::vector<NamedAdapter> read_adapters(const std::string& path);
 
-// The adapters of a workload, at their rates; `where` says whose.
-std::vector<NamedAdapter> adapters_of(const PointSettings& settings, const std::string& data_dir,
-                                      const std::string& where);
+// The adapters that a trace's requests name (adapter-0, ...), at their mean rates.
+std::vector<NamedAdapter> adapters_of_trace(const std::string& path);
 
 // The GPU that a plan gives each of these adapters; -1 for those that it does not know.
 std::vector<int> gpus_before(const std::string& path, const std::vector<NamedAdapter>& adapters);

@@ -101,20 +101,4 @@ PointSettings PlacedServer::run_as(const std::vector<NamedAdapter>& adapters,
   return resolve_point(spec_, position, entry, seed);
 }
 
-PointSettings PlacedServer::under_trace(const Predictor& predictor, const Library& library,
-                                        const std::string& trace) {
-  Spec spec = spec_of(predictor, library);
-  ConfigNode& settings = spec.positions.front().settings;
-  ConfigNode workload = ConfigNode::map(), arrivals = ConfigNode::map();
-  arrivals.set("process", ConfigNode::of("replay"));
-  arrivals.set("trace", ConfigNode::of(trace));
-  ConfigNode lengths = ConfigNode::map();
-  lengths.set("source", ConfigNode::of("trace"));
-  workload.set("arrivals", arrivals);
-  workload.set("lengths", lengths);
-  settings.set("workload", workload);
-  settings.set_path("engine.slot_rank", ConfigNode::of("0", false));
-  return resolve_point(spec, spec.positions.front(), spec.techniques.front(), 0);
-}
-
 }  // namespace servelab

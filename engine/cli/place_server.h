@@ -37,10 +37,6 @@ class PlacedServer {
   PointSettings run_as(const std::vector<NamedAdapter>& adapters, const Packing& packing,
                        std::int64_t seed) const;
 
-  // The same server under the requests of a trace.
-  static PointSettings under_trace(const Predictor& predictor, const Library& library,
-                                   const std::string& trace);
-
  private:
   Spec spec_;
   PointSettings settings_;

@@ -191,9 +191,10 @@ def test_adapters_of_a_trace(fitted, tmp_path):
 
 @needs_servelab
 def test_a_spec_runs_a_plan(fitted, tmp_path):
-    workload = {**SETTINGS["workload"], "duration_s": 60, "adapters": {"count": 40, "ranks": [8]},
+    workload = {**SETTINGS["workload"], "duration_s": 120, "adapters": {"count": 40, "ranks": [8]},
                 "popularity": {"kind": "weights", "weights": [0.1]}}
-    spec = {**SETTINGS, "title": "t", "cluster": {"replicas": 4}, "workload": workload,
+    spec = {**SETTINGS, "title": "t", "cluster": {"replicas": 4, "stop_at_s": 130},
+            "workload": workload,
             "techniques": [
         {"technique": "vllm-lora", "label": "place", "route": "proposed",
          "route_with": {"predictor": str(fitted[1])}},
