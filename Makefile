@@ -4,6 +4,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SERVELAB_WERROR ?= OFF
 CMAKE_FLAGS ?=
 SETUP_FLAGS ?=
+MUTATE_FLAGS ?=
 
 # Traces and measured profiles: $SERVELAB_DATA, or the first of these folders that exists.
 ifndef SERVELAB_DATA
@@ -74,7 +75,7 @@ fi
 endef
 
 .PHONY: help setup program python build test figures report cpu-figures gpu-bundle gpu-check gpu-figures \
-        fuzz bench check-format sanitize smoke doctor clean force
+        fuzz bench mutate check-format sanitize smoke doctor clean force
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z][^:]*:.*## / { printf "  make %-24s %s\n", $$1, $$2 } \
@@ -181,6 +182,10 @@ smoke: program  ## run the specs in experiments/smoke
 
 doctor: program  ## what this machine lacks, what that costs, and what mends it
 	@'$(SERVELAB)' doctor
+
+mutate:  ## plant faults in a copy, one at a time: do the tests notice? An hour; MUTATE_FLAGS='--only serve'
+	@$(SETUP) --tests
+	$(PYTHON) tests/mutation/mutate.py --jobs $(JOBS) $(MUTATE_FLAGS)
 
 bench: build  ## kernels, engine steps and the serving core against the machine's bounds
 	@[ -x '$(BUILD)/tests/servelab_bench' ] || { echo 'bench: $(BUILD)/tests/servelab_bench was' \

@@ -79,6 +79,46 @@ TEST_P(CapabilitiesAreKept, GpuEfficient) {
   }
 }
 
+// Settings of one parameter each: every choice, both truths, and small and large numbers.
+std::vector<std::string> one_changed(const ParamFields& fields) {
+  std::vector<std::string> all = {"{}"};
+  for (const ParamField& field : fields.all()) {
+    std::vector<std::string> values = field.choices();
+    if (field.type_name() == "bool") values = {"true", "false"};
+    if (field.type_name() == "int" || field.type_name() == "number") values = {"0", "1", "3", "50"};
+    for (const std::string& value : values) all.push_back("{" + field.name() + ": " + value + "}");
+  }
+  return all;
+}
+
+// Whatever a technique's parameters are, one that declares no mixed batches runs requests of one
+// adapter a step.
+TEST(CapabilitiesAreKept, UnderEveryParameter) {
+  const Workload workload = requests_to({0, 1, 1, 0, 0, 1, 0, 1}, 300'000);
+  int runs = 0;
+  for (const std::string& name : Registry<Technique>::instance().names()) {
+    ParamFields fields;
+    const auto plain = Registry<Technique>::instance().make(name);
+    plain->fields(fields);
+    for (const std::string& params : one_changed(fields)) {
+      const Declared of{name, params};
+      RunRecord record;
+      try {
+        made(of)->check();
+        record = run(workload, of);
+      } catch (const SpecError&) {  // impossible, or not on this backend
+        continue;
+      }
+      ++runs;
+      if (made(of)->capabilities().mixed_batches) continue;
+      for (const StepRecord& step : record.step_log) {
+        EXPECT_LE(step.adapters, 1) << name << " " << params;
+      }
+    }
+  }
+  EXPECT_GT(runs, 50);
+}
+
 // The first request of an adapter against one that finds it, or its model, there, and against one
 // whose adapter takes no time to load.
 TEST_P(CapabilitiesAreKept, ColdStartFree) {

@@ -1,6 +1,8 @@
 // dLoRA's algorithms on cases small enough to follow by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "baselines/shared/credits.h"
 #include "tests/support/test_cluster.h"
 
@@ -97,6 +99,33 @@ TEST(Dlora, StaysUnmergedForUniformAdapters) {
   const RunRecord record = run_with(cost, workload, "dlora", "", 16);
   EXPECT_EQ(record.replicas[0].merged_steps, 0);
   EXPECT_EQ(record.replicas[0].steps, 200);
+}
+
+// Algorithm 2. Twelve of sixteen requests of one adapter: merged iterations, twice as fast, serve
+// more in a time, so alpha falls to where the batch is merged. Two of sixteen: it rises.
+TEST(Dlora, AlphaMovesTowardsTheFasterMode) {
+  const ExampleCost cost;
+  const auto alphas = [&](int of_one, const std::string& params) {
+    std::vector<int> adapters(16, 1);
+    for (std::size_t i = 0; i < 16; ++i) {
+      adapters[i] = i < static_cast<std::size_t>(of_one) ? 0 : 1 + static_cast<int>(i) % 7;
+    }
+    const RunRecord record = run_with(cost, requests(adapters, 200), "dlora",
+                                      "break_iterations: 5\nbeta: 0.05\n" + params, 16);
+    std::vector<double> values;
+    for (const double value : record.gauges[0].value) values.push_back(value);
+    EXPECT_EQ(record.replicas[0].merged_steps > 0, of_one == 12);
+    return values;
+  };
+  const std::vector<double> falls = alphas(12, "alpha: 1\n");
+  ASSERT_GT(falls.size(), 3u);
+  const auto least = std::min_element(falls.begin(), falls.end());  // then the twelve have ended
+  EXPECT_TRUE(std::is_sorted(std::make_reverse_iterator(least), falls.rend()));
+  EXPECT_LT(*least, 0.9);  // as a bin ends; merging, above, needs 0.75
+  const std::vector<double> rises = alphas(2, "alpha: 0.3\nalpha_max: 0.9\n");
+  ASSERT_GT(rises.size(), 3u);
+  EXPECT_TRUE(std::is_sorted(rises.begin(), rises.end()));
+  EXPECT_DOUBLE_EQ(rises.back(), 0.9);
 }
 
 TEST(Dlora, GaugesPublishTheThresholds) {

@@ -145,6 +145,22 @@ TEST(CostModelTest, TensorParallelSplitsDenseWorkAndAddsCollectives) {
   EXPECT_THROW(cost_model("llama-2-70b", "a100-80g", 3), SpecError);
 }
 
+// Two all-reduces a layer, one for the split embedding, and half of one for the logits (Megatron-LM
+// 3), of all tokens of the step.
+TEST(CostModelTest, CollectivesAreCounted) {
+  const HardwareProfile& hardware = device("a100-80g");
+  const ModelConfig shape = model("llama-2-70b");
+  for (const int parallel : {2, 8}) {
+    for (const int tokens : {1, 16, 2048}) {
+      const StepCost step = cost_model("llama-2-70b", "a100-80g", parallel)
+                                .step(prefill_batch(1, tokens), Exec::kMerged, LoraKernel::kMbgmv);
+      const double one = all_reduce_us(hardware, parallel, 2.0 * tokens * shape.hidden);
+      EXPECT_NEAR(static_cast<double>(step.collective), 1e3 * (2 * shape.layers + 1) * one, 1)
+          << parallel << " devices, " << tokens << " tokens";
+    }
+  }
+}
+
 TEST(CostModelTest, MergingMovesTheWeightsOnce) {
   const RooflineCostModel cost = cost_model("llama-2-7b", "a100-80g");
   EXPECT_GT(cost.merge(16), 0);

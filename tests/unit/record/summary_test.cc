@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/rng.h"
 #include "tests/support/test_cluster.h"
 
 namespace servelab {
@@ -156,6 +157,70 @@ TEST(Summary, AgreesWithANaiveRecomputation) {
   EXPECT_NEAR(value_of(s, "latency_p99_s"), percentile(latency, 0.99), 1e-12);
   EXPECT_NEAR(value_of(s, "itl_mean_s"), gap_sum / static_cast<double>(gaps.size()), 1e-12);
   EXPECT_NEAR(value_of(s, "itl_p90_s"), percentile(gaps, 0.9), 0.017 * percentile(gaps, 0.9));
+}
+
+// A value of its own for each, so that none can stand for another.
+TEST(Summary, EveryTimeIsItsOwn) {
+  ReplicaTotals totals;
+  totals.steps = 8;
+  const std::vector<std::pair<const char*, TimeNs*>> times = {
+      {"dense", &totals.dense},         {"attention", &totals.attention},
+      {"lora", &totals.lora},           {"collective", &totals.collective},
+      {"host", &totals.host},           {"switching", &totals.switching},
+      {"load_wait", &totals.load_wait}, {"swap", &totals.swap},
+      {"busy", &totals.busy},           {"scheduling", &totals.scheduling}};
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    *times[i].second = (TimeNs{1} << i) * kMs + static_cast<TimeNs>(i);
+  }
+  RunRecord record;
+  record.replicas = {totals, totals, totals};
+  record.arrival_lag_max = 7777 * kMs;
+  record.cluster.decision_time = 8888 * kMs;
+  const Summary s = summarize(Workload{}, record);
+  for (const auto& [name, time] : times) {
+    EXPECT_DOUBLE_EQ(value_of(s, std::string(name) + "_time_s"), 3e-9 * static_cast<double>(*time))
+        << name;
+  }
+  const auto base =
+      static_cast<double>(totals.dense + totals.attention + totals.collective + totals.host);
+  EXPECT_DOUBLE_EQ(value_of(s, "base_time_s"), 3e-9 * base);
+  EXPECT_DOUBLE_EQ(value_of(s, "base_time_per_step_s"), 1e-9 * base / 8);
+  EXPECT_DOUBLE_EQ(value_of(s, "dense_time_per_step_s"),
+                   1e-9 * static_cast<double>(totals.dense) / 8);
+  EXPECT_DOUBLE_EQ(value_of(s, "lora_time_per_step_s"),
+                   1e-9 * static_cast<double>(totals.lora) / 8);
+  EXPECT_DOUBLE_EQ(value_of(s, "arrival_lag_max_s"), 7.777);
+  EXPECT_DOUBLE_EQ(value_of(s, "solver_time_s"), 8.888);
+}
+
+// From their definition (numpy's "linear"), over every number of requests from none on.
+TEST(Summary, QuantilesAreThoseOfASortedCopy) {
+  RngStream rng(1, "quantiles", 0);
+  for (std::size_t n = 1; n <= 40; ++n) {
+    Workload workload;
+    RunRecord record;
+    std::vector<double> sorted;
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto last = static_cast<TimeNs>(1 + rng.uniform() * 1e9);
+      workload.requests.push_back(request(0, 10));
+      record.requests.push_back(finished(0, last, last, 1));
+      sorted.push_back(to_seconds(last));
+    }
+    std::sort(sorted.begin(), sorted.end());
+    const Summary s = summarize(workload, record);
+    for (const auto& [name, q] :
+         {std::pair{"p50", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}}) {
+      const double position = q * static_cast<double>(n - 1);
+      const auto below = static_cast<std::size_t>(std::floor(position));
+      const std::size_t above = std::min(below + 1, n - 1);
+      const double inside = position - std::floor(position);
+      const double expected = (1 - inside) * sorted[below] + inside * sorted[above];
+      for (const char* metric : {"latency", "ttft", "latency_per_token"}) {
+        EXPECT_NEAR(value_of(s, std::string(metric) + "_" + name + "_s"), expected, 1e-12)
+            << metric << " " << name << " of " << n;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -470,6 +470,66 @@ INSTANTIATE_TEST_SUITE_P(
                 {"does not exist; looked for /nowhere/m.yaml$"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
+// Another value than the present one; false where the field takes none of those tried.
+bool change(const ParamField& field) {
+  const ConfigNode before = field.value();
+  std::vector<std::string> values = field.choices();
+  for (const char* value :
+       {"true", "false", "0", "1", "2", "3", "4", "0.5", "64", "4096", "q", "v"}) {
+    values.emplace_back(value);
+  }
+  for (const std::string& value : values) {
+    for (const bool is_list : {false, true}) {
+      try {
+        field.assign(parse_yaml(is_list ? "[" + value + "]" : value, "test"));
+        if (canonical_json(field.value()) != canonical_json(before)) return true;
+      } catch (const SpecError&) {
+      }
+    }
+  }
+  return false;
+}
+
+// What is left out of the key lets a result stand for another: of every section's fields, one by
+// one.
+TEST_F(SpecTest, EveryFieldIsPartOfTheKey) {
+  const Spec spec = load(small());
+  const PointSettings point = resolve_point(spec, spec.positions[0], spec.techniques[0], 0);
+  const BuiltWorkload workload = build_point_workload(point, "");
+  const std::string key = point_key(effective_settings(point, workload), workload);
+  int fields = 0;
+  const auto check = [&](const char* name, const auto& section_of) {
+    ParamFields plain;
+    PointSettings first = point;
+    section_of(&first)->fields(plain);
+    for (std::size_t i = 0; i < plain.all().size(); ++i) {
+      PointSettings copy = point;
+      ParamFields all;
+      section_of(&copy)->fields(all);
+      const ParamField& field = all.all()[i];
+      if (field.name() == "route") continue;             // resolved, below
+      if (field.name() == "bytes_per_weight") continue;  // always 2
+      if (!change(field)) {
+        ADD_FAILURE() << name << "." << field.name() << ": no other value was found";
+        continue;
+      }
+      ++fields;
+      EXPECT_NE(point_key(effective_settings(copy, workload), workload), key)
+          << name << "." << field.name();
+    }
+  };
+  check("engine", [](PointSettings* s) { return &s->engine; });
+  check("cluster", [](PointSettings* s) { return &s->cluster; });
+  check("lora", [](PointSettings* s) { return &s->lora; });
+  check("runtime", [](PointSettings* s) { return &s->runtime; });
+  check("record", [](PointSettings* s) { return &s->record; });
+  check("model", [](PointSettings* s) { return &s->model; });
+  EXPECT_GT(fields, 60);
+  PointSettings other = point;
+  other.route = "random";
+  EXPECT_NE(point_key(effective_settings(other, workload), workload), key);
+}
+
 TEST_F(SpecTest, MissingFileNamesNearestSpec) {
   const Library library(kExperiments);
   try {
