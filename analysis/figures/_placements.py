@@ -1,5 +1,5 @@
 """Placements over the number of adapters: a column for each model and set of rates, a row for each
-metric, a curve for each method until it proposes nothing any more. Crosses: infeasible placements."""
+metric, a curve for each method until it proposes nothing. Crosses: infeasible placements."""
 from __future__ import annotations
 
 import json
@@ -36,7 +36,7 @@ def scenarios(results: Results) -> list[tuple[str, np.ndarray]]:
     if any(name.endswith(".model") for name in results.sweep_columns):
         names = [str(name) for name in results.columns["sweep.model"]]
     rates = [json.loads(str(text)) for text in results.columns[results.sweep("weights")]]
-    titles = [f"{name} {rate[0]:g} to {rate[-1]:g} /s".strip() for name, rate in zip(names, rates)]
+    titles = [f"{name}\n{rate[0]:g} to {rate[-1]:g} /s".strip() for name, rate in zip(names, rates)]
     return [(title, np.array([one == title for one in titles])) for title in dict.fromkeys(titles)]
 
 
@@ -48,7 +48,7 @@ def draw(results: Results, out: Path, name: str, rows: list[tuple[str, Values]])
     values = [of(results) for _, of in rows]
     figure, panels = plt.subplots(len(rows), len(columns), squeeze=False,
                                   figsize=(style.TWO_COLUMNS_IN, 1.2 + 1.3 * len(rows)))
-    lines = [f"{results.spec_id}: {'':20} {'method':>16} {'adapters':>8} "
+    lines = [f"{results.spec_id}: {'':18} {'method':>16} {'adapters':>8} "
              + " ".join(f"{label:>14}" for label, _ in rows) + "  infeasible GPUs"]
     for column, (title, mine) in enumerate(columns):
         for technique in results.techniques:
@@ -61,7 +61,7 @@ def draw(results: Results, out: Path, name: str, rows: list[tuple[str, Values]])
                           linestyle=look.line, markersize=3, label=look.label)
                 crossed = at[bad[at] > 0]
                 style.mark_invalid(axes, adapters[crossed], np.nan_to_num(found[crossed]))
-            lines += [f"{title:>34} {technique:>16} {adapters[i]:8d} "
+            lines += [f"{' '.join(title.split()):>34} {technique:>16} {adapters[i]:8d} "
                       + " ".join(f"{found[i]:14.4g}" for found in values) + f" {bad[i]:5.0f}"
                       for i in at]
         panels[0, column].set_title(title, fontsize=6)
