@@ -169,6 +169,14 @@ std::vector<std::size_t> chosen_techniques(const ConfigNode& map,
   return chosen;
 }
 
+std::string identity_of(const Assignment& assignment) {
+  std::string identity;
+  for (const auto& [path, value] : assignment) {
+    identity += path + '=' + value_identity(value) + '\n';
+  }
+  return identity;
+}
+
 // `sample:` of a map: the share of its positions that are kept, as if drawn. What is drawn depends
 // on a position alone, so that those of a larger share contain those of a smaller one.
 class Sample {
@@ -180,14 +188,9 @@ class Sample {
     fields.add("sample", &share_, "share of the positions").range(1e-6, 1);
     fields.all().front().assign(*node);
   }
-  bool keeps(const std::vector<const Assignment*>& position) const {
+  // `identity`: what identity_of() says of its assignments, one after another.
+  bool keeps(const std::string& identity) const {
     if (share_ >= 1) return true;
-    std::string identity;
-    for (const Assignment* assignment : position) {
-      for (const auto& [path, value] : *assignment) {
-        identity += path + '=' + value_identity(value) + '\n';
-      }
-    }
     const std::uint64_t draw = std::stoull(sha256_hex(identity).substr(0, 13), nullptr, 16);
     return static_cast<double>(draw) < share_ * 0x1p52;
   }
@@ -221,16 +224,26 @@ std::vector<SweepPosition> expand_map(const ConfigNode& map, const SweepPosition
     }
   }
   const Sample sample(map);
+  std::vector<std::vector<std::string>> identities(axes.size());
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    for (const Assignment& assignment : axes[axis]) {
+      identities[axis].push_back(identity_of(assignment));
+    }
+  }
   std::vector<SweepPosition> positions;
-  std::vector<const Assignment*> at(axes.size());
+  std::vector<std::size_t> at(axes.size());
   for (std::size_t i = 0; i < count; ++i) {
     std::size_t rest = i;
     for (std::size_t axis = axes.size(); axis-- > 0; rest /= axes[axis].size()) {
-      at[axis] = &axes[axis][rest % axes[axis].size()];
+      at[axis] = rest % axes[axis].size();
     }
-    if (!sample.keeps(at)) continue;
+    std::string identity;
+    for (std::size_t axis = 0; axis < axes.size(); ++axis) identity += identities[axis][at[axis]];
+    if (!sample.keeps(identity)) continue;
     positions.push_back(start);
-    for (const Assignment* assignment : at) apply(*assignment, library, &positions.back());
+    for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+      apply(axes[axis][at[axis]], library, &positions.back());
+    }
   }
   return positions;
 }
