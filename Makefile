@@ -36,8 +36,9 @@ MAKEFLAGS += --no-print-directory
 SETUP := .ci/setup $(SETUP_FLAGS)
 PYTHON := .venv/bin/python
 SERVELAB := $(BUILD)/servelab
-ALL_SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims.yaml, \
-               $(wildcard experiments/*/*.yaml)))
+# Data sets are not figures: predictors are fitted to them (servelab train).
+ALL_SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims.yaml \
+               experiments/placement/dataset_%, $(wildcard experiments/*/*.yaml)))
 # Specs that run the CPU engine in wall-clock time have a verb of their own.
 CPU_SPECS := $(sort $(shell grep -lE '^(backend: cpu|  backend: .*cpu)' $(ALL_SPECS) /dev/null))
 GPU_SPECS := $(sort $(shell grep -lE '^(backend: cuda|  backend: .*cuda)' $(ALL_SPECS) /dev/null))

@@ -113,6 +113,53 @@ def top_tenth_share(results: Points, index: int) -> float:
     return 100 * float(calls[:top].sum()) / calls.sum() if calls.sum() else float("nan")
 
 
+def tokens_by_replica(results: Points, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Prompt and output tokens per replica that clients asked for, and those that were processed;
+    requests that no replica got are of none."""
+    point = results.point(index)
+    read = {name: point.read(f"requests/{name}") for name in
+            ("replica", "prompt_tokens", "output_tokens", "output_tokens_true", "first_token")}
+    count = len(point.read("replicas/busy"))
+    routed = read["replica"] >= 0
+    replica = read["replica"][routed].astype(int)
+    prompt = np.where(read["first_token"] >= 0, read["prompt_tokens"], 0)
+    asked, done = (np.bincount(replica, values[routed], count) for values in
+                   (read["prompt_tokens"] + read["output_tokens_true"],
+                    prompt + read["output_tokens"]))
+    return asked, done
+
+
+def _units(results: Points, index: int) -> list[dict]:
+    """The deployment's units that are on."""
+    units = results.point(index).context().get("deployment", [])
+    return [unit for unit in units if not unit["off"]]
+
+
+def gpus_used(results: Points, index: int) -> float:
+    """Devices of units that are on; NaN where the run had no deployment."""
+    units = _units(results, index)
+    return float(sum(len(unit["devices"]) for unit in units)) if units else float("nan")
+
+
+def infeasible_placements(results: Points, index: int) -> float:
+    """Devices in use whose unit processed less than 90 % of its incoming tokens; all of them where
+    the deployment does not fit the devices. NaN where there was none."""
+    units = _units(results, index)
+    if not units:
+        return float("nan")
+    devices = np.array([len(unit["devices"]) for unit in units])
+    if results.point(index).attribute("reasons").startswith("does not fit"):
+        return float(devices.sum())
+    asked, done = tokens_by_replica(results, index)
+    return float(devices[done < service.STARVED * asked].sum())
+
+
+def feasible_tokens_per_s(results: Points) -> np.ndarray:
+    """Prompt and output tokens per second of placements that are feasible; else NaN."""
+    feasible = _each(infeasible_placements)(results) == 0
+    return np.where(feasible, results.metric("total_tokens_per_s"), np.nan)
+
+
 def max_over_min(values: np.ndarray) -> float:
     """Over the replicas; NaN when one has no value or none at all is positive."""
     least = float(np.min(values, initial=np.inf))
@@ -189,6 +236,9 @@ DERIVED: dict[str, Callable[[Points], np.ndarray]] = {
     "threshold_changes": _each(threshold_changes),
     "arrival_dispersion_1s": _each(lambda r, i: arrival_dispersion(r, i, 1)),
     "arrival_dispersion_1h": _each(lambda r, i: arrival_dispersion(r, i, 3600)),
+    "gpus_used": _each(gpus_used),
+    "infeasible_placements": _each(infeasible_placements),
+    "feasible_tokens_per_s": feasible_tokens_per_s,
     "adapter_load_mean_s": _each(steps.load_mean_s),
     "cold_start_share_percent": _each(steps.cold_start_share),
     **{name: _service(name) for name in service.METRICS},

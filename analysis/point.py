@@ -118,7 +118,8 @@ class Point:
     def _remedy_for(self, name: str) -> str:
         """What brings an absent dataset: some are there only when the spec or technique says so."""
         group = name.split("/")[0]
-        setting = {"series": "series", "tokens": "token_times", "decisions": "decisions"}.get(group)
+        setting = {"requests": "requests", "events": "requests", "series": "series",
+                   "tokens": "token_times", "decisions": "decisions"}.get(group)
         if setting:
             return f"set record.{setting}: true in the spec, then {self._remedy}"
         if group == "gauges":

@@ -309,6 +309,11 @@ int dispatch(const Commands& c, Arguments& arguments) {
     perf_model_command(arguments.perf_model);
     return kOk;
   }
+  if (c.place->parsed()) {
+    arguments.place.experiments = arguments.experiments;
+    arguments.place.data_dir = data_dir(arguments.data);
+    return place_command(arguments.place);
+  }
   if (c.score->parsed()) return score_command(arguments.score);
   if (c.adapters->parsed()) {
     arguments.adapters.experiments = arguments.experiments;

@@ -141,6 +141,8 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
   c.op_times = declare_op_times(app, &arguments->op_times);
   add_common(c.op_times, arguments, false);
   c.perf_model = declare_perf_model(app, &arguments->perf_model);
+  c.place = declare_place(app, &arguments->place);
+  add_common(c.place, arguments, true);
   c.score = declare_score(app, &arguments->score);
   c.validate = app->add_subcommand(
       "validate", "run specs on the engine and on the twin; their distance by load regime");

@@ -15,6 +15,7 @@
 #include "engine/cli/executor_cli.h"
 #include "engine/cli/generate.h"
 #include "engine/cli/perf_model.h"
+#include "engine/cli/place.h"
 #include "engine/cli/rank_processes.h"
 #include "engine/cli/score_cli.h"
 #include "engine/cli/trace.h"
@@ -37,6 +38,7 @@ struct Arguments {
   CalibrateFromOptions calibrate_from;
   OpTimesOptions op_times;
   PerfModelArguments perf_model;
+  PlaceArguments place;
   ScoreArguments score;
   DoctorOptions doctor;
   ValidateOptions validate;
@@ -57,6 +59,7 @@ struct Commands {
   CLI::App* calibrate;
   CLI::App* op_times;
   CLI::App* perf_model;
+  CLI::App* place;
   CLI::App* score;
   CLI::App* doctor;
   CLI::App* validate;

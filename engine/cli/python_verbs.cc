@@ -31,6 +31,7 @@ constexpr Verb kVerbs[] = {
     {"export",
      "runs as Benchmark Report, Mooncake trace, OpenMetrics or measured rows (export --help)"},
     {"summary", "metrics as vLLM, GuideLLM, AIPerf or MLPerf define them (summary --help)"},
+    {"train", "models that place adapters, from simulated GPUs (train --help)"},
 };
 
 // Isolated from the user's own Python packages; only the tree is added to the path.

@@ -288,11 +288,11 @@ std::vector<std::byte> point_file(const PointIdentity& point, const Workload& wo
              {"text", "decision log: one line per plan, or run of the same"});
   }
   if (record.options.keep_delivered) write_delivered(&out, record);
-  write_events(&out, record);
+  if (record.options.requests) write_events(&out, record);
   write_gauges(&out, record);
-  write_itl(&out, record.itl);
+  if (record.options.requests) write_itl(&out, record.itl);
   write_replicas(&out, record);
-  write_requests(&out, workload, record);
+  if (record.options.requests) write_requests(&out, workload, record);
   if (record.options.series) write_series(&out, record);
   out.text("/sources", point.sources, {"json", "traces and length sets that were used"});
   out.text("/spec/effective", point.effective, {"json", "settings after defaults"});

@@ -70,6 +70,9 @@ std::unique_ptr<ClusterPolicy> point_cluster_policy(const PointSettings& setting
 // Finds profiles that another extends in `library`, which must live as long.
 ProfileFinder hardware_in(const Library& library);
 
+// What a cluster of the point is made from, but for cost models. `settings` outlives it.
+ClusterSettings point_cluster(const PointSettings& settings, const Workload& workload);
+
 // The cost model of the point's hardware profile, with the model spread over so many devices.
 // SpecError when they do not go together.
 std::unique_ptr<CostModel> point_cost_model(const PointSettings& settings, int devices);

@@ -40,14 +40,14 @@ Bytes merge_copy_bytes(const ModelConfig& model, const std::vector<std::string>&
 // What the allocator reserves for weights and slots beyond their bytes, and what the engine's
 // profiling run finds taken by so many slots.
 Bytes bytes_beside_slots(const PointSettings& settings, const ModelMemory& memory, int devices,
-                         const std::vector<std::string>& targets, int slots) {
+                         const std::vector<std::string>& targets, int slots, int rank) {
   const EngineSettings& engine = settings.engine;
   Bytes bytes = 0;
   if (engine.allocator != kAllocators.front()) {
-    bytes =
-        reserved_in_segments(device_tensors(settings.model, devices, memory.slot > 0 ? slots : 0,
-                                            engine.slot_rank, targets, engine.slot_vocabulary)) -
-        memory.weights - slots * memory.slot;
+    const int reserved = memory.slot ? slots : 0;
+    bytes = reserved_in_segments(device_tensors(settings.model, devices, reserved, rank, targets,
+                                                engine.slot_vocabulary)) -
+            memory.weights - (reserved > 0 ? reserved * memory.slot(rank) : 0);
   }
   if (!engine.profiled_slots.empty()) {
     bytes += static_cast<Bytes>(interpolate(engine.profiled_slots, engine.profiled_bytes, slots));
@@ -79,12 +79,14 @@ ServedModel served_model(const PointSettings& settings) {
     const std::vector<std::string>& targets =
         engine.slot_targets.empty() ? settings.lora.targets : engine.slot_targets;
     if (engine.slot_rank > 0) {
-      memory.slot = reserved_slot_bytes(settings.model, devices, engine.slot_rank, targets,
-                                        engine.slot_vocabulary);
+      memory.slot = [&settings, devices, targets](int rank) {
+        return reserved_slot_bytes(settings.model, devices, rank, targets,
+                                   settings.engine.slot_vocabulary);
+      };
     }
     if (engine.allocator != kAllocators.front() || !engine.profiled_slots.empty()) {
-      memory.beside_slots = [&settings, memory, devices, targets](int slots) {
-        return bytes_beside_slots(settings, memory, devices, targets, slots);
+      memory.beside_slots = [&settings, memory, devices, targets](int slots, int rank) {
+        return bytes_beside_slots(settings, memory, devices, targets, slots, rank);
       };
     }
     if (is_real(settings.backend) && settings.technique->capabilities().merges) {
@@ -94,7 +96,9 @@ ServedModel served_model(const PointSettings& settings) {
   return served;
 }
 
-ClusterSettings cluster_settings(const PointSettings& settings, const Workload& workload) {
+}  // namespace
+
+ClusterSettings point_cluster(const PointSettings& settings, const Workload& workload) {
   ClusterSettings cluster;
   cluster.replicas = settings.cluster.replicas;
   cluster.tensor_parallel = settings.cluster.tensor_parallel;
@@ -118,10 +122,13 @@ ClusterSettings cluster_settings(const PointSettings& settings, const Workload& 
   return cluster;
 }
 
+namespace {
+
 RecorderOptions recorder_options(const PointSettings& settings) {
   const RecordSection& record = settings.record;
   RecorderOptions options;
   options.bin = std::max<TimeNs>(1, from_seconds(record.series_bin_s));
+  options.requests = record.requests;
   options.series = record.series;
   options.decision_text = record.decisions;
   options.token_times = record.token_times;
@@ -132,7 +139,7 @@ RecorderOptions recorder_options(const PointSettings& settings) {
 
 void run_cluster(const PointSettings& settings, const Workload& workload, const CostModels& costs,
                  Backend* backend, Timeline* timeline, RunRecord* record) {
-  ClusterSettings cluster_as = cluster_settings(settings, workload);
+  ClusterSettings cluster_as = point_cluster(settings, workload);
   cluster_as.costs = costs;
   WorkloadOfModels models;
   if (settings.engine.adapters_as_models) {

@@ -76,6 +76,7 @@ void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
     for (Unit& unit : view_.deployment_.units) known.hold_all(&unit);
   }
   check_deployment(known, view_.deployment_);
+  record_->deployment = view_.deployment_;
   SharedState shared;
   shared.workload = &workload_;
   shared.models = settings_.models;
@@ -95,7 +96,6 @@ void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
     view_.replicas_.push_back(&replicas_.back()->view());
   }
   list_candidates();
-  record_->deployment = view_.deployment_;
   is_dirty_.resize(replicas_.size());
   if (settings_.max_waiting == 0) return;
   outside_.resize(replicas_.size());

@@ -194,8 +194,10 @@ UnitMemory DeploymentView::memory(const Unit& unit) const {
       memory.weights += needs.weights;
     }
     memory.activations = std::max(memory.activations, needs.activations);
-    reserved = std::max(reserved, needs.slot);
-    if (needs.beside_slots) beside_slots += needs.beside_slots(unit.adapter_slots);
+    if (needs.slot) reserved = std::max(reserved, needs.slot(unit.slot_rank));
+    if (needs.beside_slots) {
+      beside_slots += needs.beside_slots(unit.adapter_slots, unit.slot_rank);
+    }
     min_kv_tokens = std::max(min_kv_tokens, models_[index(entry.model)].min_kv_tokens);
   }
   for (const UnitModel& entry : unit.models) {

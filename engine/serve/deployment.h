@@ -28,9 +28,10 @@ struct ModelMemory {
   Bytes weights = 0;
   Bytes activations = 0;  // of the largest step
   Bytes kv_per_token = 0;
-  Bytes slot = 0;  // of an adapter slot that is reserved (engine.slot_rank); 0: as adapters need
-  // What so many slots take in addition; none: nothing.
-  std::function<Bytes(int slots)> beside_slots = {};
+  // Of an adapter slot that is reserved for a rank; none: slots are as adapters need.
+  std::function<Bytes(int rank)> slot = {};
+  // What so many slots of that rank take in addition; none: nothing.
+  std::function<Bytes(int slots, int rank)> beside_slots = {};
 };
 
 // A model of the run. Its id is its place in the run's table.

@@ -186,6 +186,7 @@ class LatencyHistogram {
 
 struct RecorderOptions {
   TimeNs bin = from_seconds(1);
+  bool requests = true;  // keep requests and events in the point's file
   bool series = true;
   bool decision_text = false;       // keep the decision log as text, not only its hash
   bool token_times = false;         // keep every token's stamp (large)

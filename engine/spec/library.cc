@@ -26,12 +26,15 @@ std::string what_stands_at(const fs::path& path) {
 }
 bool is_yaml(const std::string& name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
 
-// The .yaml files of a folder, without .yaml.
-std::vector<std::string> stems_in(const fs::path& folder) {
+// What files of a kind end in.
+std::string extension_of(const std::string& kind) { return kind == "predictor" ? ".h5" : ".yaml"; }
+
+// The files of a folder that end so, without that.
+std::vector<std::string> stems_in(const fs::path& folder, const std::string& end = ".yaml") {
   std::vector<std::string> stems;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".yaml") stems.push_back(entry.path().stem().string());
+    if (entry.path().extension() == end) stems.push_back(entry.path().stem().string());
   }
   std::sort(stems.begin(), stems.end());
   return stems;
@@ -98,12 +101,14 @@ std::string Library::look_up(const std::string& kind, const std::string& name,
     if (is_file(name)) return name;
     for (const fs::path& path : {beside, fs::path(name)}) {
       const std::string other = what_stands_at(path);
-      if (!other.empty()) throw SpecError(where, kind + ": " + other + ", expected a YAML file");
+      if (!other.empty())
+        throw SpecError(where,
+                        kind + ": " + other + ", expected a " + extension_of(kind) + " file");
     }
     throw SpecError(where, kind + " file " + in_quotes(name) + " does not exist; looked for " +
                                beside.string() + (beside == fs::path(name) ? "" : " and " + name));
   }
-  const fs::path path = fs::path(root_) / "base" / kind / (name + ".yaml");
+  const fs::path path = fs::path(root_) / "base" / kind / (name + extension_of(kind));
   if (is_file(path)) return path.string();
   const fs::path beside = fs::path(where.file).parent_path() / (name + ".yaml");
   if (kind == "hardware" && is_file(beside)) return beside.string();
@@ -125,11 +130,12 @@ std::string Library::look_up_spec(const std::string& name, const SourceMark& whe
 }
 
 bool Library::is_path(const std::string& name) {
-  return name.find('/') != std::string::npos || is_yaml(name);
+  return name.find('/') != std::string::npos || is_yaml(name) || name.ends_with(".h5") ||
+         name.ends_with(".json");
 }
 
 std::vector<std::string> Library::names(const std::string& kind) const {
-  return stems_in(fs::path(root_) / "base" / kind);
+  return stems_in(fs::path(root_) / "base" / kind, extension_of(kind));
 }
 
 std::vector<std::string> Library::spec_ids() const {

@@ -34,13 +34,13 @@ class Library {
 
   const std::string& root() const { return root_; }
 
-  // The file that `name` means: base/<kind>/<name>.yaml, or a path (relative to the file of
-  // `where`, or to the working folder) when is_path(). `kind` is engine, model, hardware, whose
-  // names may also be those of files beside the file of `where`, or workload; or spec, whose names
-  // are those of files beside it, with or without .yaml, and ids. Throws SpecError at `where` with
-  // the nearest known name.
+  // The file that `name` means: base/<kind>/<name>.yaml (.h5 of a predictor, .json of a plan), or a
+  // path (relative to the file of `where`, or to the working folder) when is_path(). `kind` is
+  // engine, model, hardware, whose names may also be those of files beside the file of `where`, or
+  // workload; or spec, whose names are those of files beside it, with or without .yaml, and ids.
+  // Throws SpecError at `where` with the nearest known name.
   std::string find(const std::string& kind, const std::string& name, const SourceMark& where) const;
-  static bool is_path(const std::string& name);  // it has a '/', or ends in .yaml or .yml
+  static bool is_path(const std::string& name);  // it has a '/', or ends in .yaml, .yml, .h5, .json
   std::vector<std::string> names(const std::string& kind) const;
   // Every answer of find() so far, here and in this library's copies. Throws SpecError when one
   // name meant two files, as relative paths in different folders can.

@@ -205,6 +205,8 @@ void LoraSection::fields(ParamFields& f) {
 }
 
 void RecordSection::fields(ParamFields& f) {
+  f.add("requests", &requests,
+        "keep every request and event; false: only sums over the run and each replica");
   f.add("series", &series, "keep values over time, by bin and replica");
   f.add("series_bin_s", &series_bin_s, "width of a bin in seconds").range(1e-6, 1e9);
   f.add("decisions", &decisions, "keep the decision log as text");

@@ -47,6 +47,7 @@ struct LoraSection {
 };
 
 struct RecordSection {
+  bool requests = true;
   bool series = true;
   double series_bin_s = 1;
   bool decisions = false;

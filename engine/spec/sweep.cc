@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "engine/core/digest.h"
+#include "engine/core/params.h"
 #include "engine/spec/spec_text.h"
 
 namespace servelab {
@@ -167,7 +169,37 @@ std::vector<std::size_t> chosen_techniques(const ConfigNode& map,
   return chosen;
 }
 
-// The positions of one map: its axes crossed.
+std::string identity_of(const Assignment& assignment) {
+  std::string identity;
+  for (const auto& [path, value] : assignment) {
+    identity += path + '=' + value_identity(value) + '\n';
+  }
+  return identity;
+}
+
+// `sample:` of a map: the share of its positions that are kept, as if drawn. What is drawn depends
+// on a position alone, so that those of a larger share contain those of a smaller one.
+class Sample {
+ public:
+  explicit Sample(const ConfigNode& map) {
+    const ConfigNode* node = map.find("sample");
+    if (node == nullptr) return;
+    ParamFields fields;
+    fields.add("sample", &share_, "share of the positions").range(1e-6, 1);
+    fields.all().front().assign(*node);
+  }
+  // `identity`: what identity_of() says of its assignments, one after another.
+  bool keeps(const std::string& identity) const {
+    if (share_ >= 1) return true;
+    const std::uint64_t draw = std::stoull(sha256_hex(identity).substr(0, 13), nullptr, 16);
+    return static_cast<double>(draw) < share_ * 0x1p52;
+  }
+
+ private:
+  double share_ = 1;
+};
+
+// The positions of one map: its axes crossed, the first one slowest.
 std::vector<SweepPosition> expand_map(const ConfigNode& map, const SweepPosition& start,
                                       const Library& library, std::vector<std::string>* swept) {
   if (!map.is_map()) {
@@ -175,27 +207,43 @@ std::vector<SweepPosition> expand_map(const ConfigNode& map, const SweepPosition
                     "'sweep' must be a map from dotted paths to lists of values, or a list of "
                     "such maps");
   }
-  std::vector<SweepPosition> positions = {start};
+  std::vector<Axis> axes;
+  std::size_t count = 1;
   for (const auto& [path, values] : map.members) {
-    if (path == "techniques") continue;
-    const Axis axis = path == "zip" ? zip_axis(values) : axis_of(path, values);
-    for (const auto& [name, value] : axis.front()) {
+    if (path == "techniques" || path == "sample") continue;
+    axes.push_back(path == "zip" ? zip_axis(values) : axis_of(path, values));
+    for (const auto& [name, value] : axes.back().front()) {
       if (std::find(swept->begin(), swept->end(), name) != swept->end()) {
         throw SpecError(values.mark, "'" + name + "' is swept twice");
       }
       swept->push_back(name);
     }
-    if (positions.size() * axis.size() > kMaxPositions) {
+    count *= axes.back().size();
+    if (count > kMaxPositions) {
       throw SpecError(map.mark, "the sweep has more than 100000 positions");
     }
-    std::vector<SweepPosition> next;
-    for (const SweepPosition& position : positions) {
-      for (const Assignment& assignment : axis) {
-        next.push_back(position);
-        apply(assignment, library, &next.back());
-      }
+  }
+  const Sample sample(map);
+  std::vector<std::vector<std::string>> identities(axes.size());
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    for (const Assignment& assignment : axes[axis]) {
+      identities[axis].push_back(identity_of(assignment));
     }
-    positions = std::move(next);
+  }
+  std::vector<SweepPosition> positions;
+  std::vector<std::size_t> at(axes.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    std::size_t rest = i;
+    for (std::size_t axis = axes.size(); axis-- > 0; rest /= axes[axis].size()) {
+      at[axis] = rest % axes[axis].size();
+    }
+    std::string identity;
+    for (std::size_t axis = 0; axis < axes.size(); ++axis) identity += identities[axis][at[axis]];
+    if (!sample.keeps(identity)) continue;
+    positions.push_back(start);
+    for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+      apply(axes[axis][at[axis]], library, &positions.back());
+    }
   }
   return positions;
 }
@@ -286,6 +334,9 @@ std::vector<SweepPosition> expand_sweep(const ConfigNode& settings, const Config
       arrange(*swept, map.mark, &position);
       joined.add(std::move(position), map.mark);
     }
+  }
+  if (joined.positions.empty()) {
+    throw SpecError(sweep->mark, "'sample' leaves no position of the sweep; raise it");
   }
   return std::move(joined.positions);
 }

@@ -1,7 +1,8 @@
 // `sweep:` of a spec: dotted paths with lists of values. Several paths give their cross product,
 // the first one slowest; `zip:` holds a list of maps whose values change together. A list of such
 // maps gives the positions of all of them, on the same paths; `techniques:` in a map holds the
-// labels of those that run there.
+// labels of those that run there, and `sample:` keeps a share of the positions, always the same
+// ones.
 #ifndef SERVELAB_SPEC_SWEEP_H_
 #define SERVELAB_SPEC_SWEEP_H_
 

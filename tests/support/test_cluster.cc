@@ -157,12 +157,15 @@ void attach_replicas(Backend* backend, int replicas) {
 std::string violation(const Workload& workload, const RunRecord& record) {
   if (!record.invalid_reasons.empty()) return record.invalid_reasons.front();
   if (record.requests.size() != workload.requests.size()) return "requests were lost";
+  std::vector<const Unit*> units;  // by replica
+  for (const Unit& unit : record.deployment.units) {
+    if (!unit.off) units.push_back(&unit);
+  }
   for (std::size_t i = 0; i < workload.requests.size(); ++i) {
     const Request& asked = workload.requests[i];
     const RequestRecord& r = record.requests[i];
     const std::string who = "request " + std::to_string(i);
-    if (r.replica != kNoReplica &&
-        !record.deployment.units.at(index(r.replica)).stores(asked.adapter)) {
+    if (r.replica != kNoReplica && !units.at(index(r.replica))->stores(asked.adapter)) {
       return who + " ended where its adapter is not";
     }
     if (r.status == RequestStatus::kUnfinished) return who + " never ended";

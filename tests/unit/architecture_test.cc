@@ -38,6 +38,7 @@ const std::map<std::string, std::vector<std::string>>& allowed() {
       {"engine/workload", {"engine/core/", "engine/serve/request.h", "engine/workload/"}},
       {"engine/record", {"engine/core/", "engine/serve/", "engine/workload/", "engine/record/"}},
       {"engine/spec", {"engine/core/", "engine/serve/", "engine/spec/"}},
+      {"engine/predict", {"engine/core/", "engine/record/hdf5_reader.h", "engine/predict/"}},
       {"engine/run",
        {"engine/core/", "engine/serve/", "engine/model/", "engine/backend/", "engine/workload/",
         "engine/record/", "engine/spec/", "engine/run/"}},
@@ -50,8 +51,8 @@ const std::map<std::string, std::vector<std::string>>& allowed() {
       {"engine/cli", {"engine/", "baselines/shared/"}},
       {"baselines",
        {"baselines/", "engine/core/params.h", "engine/core/ids.h", "engine/core/units.h",
-        "engine/core/check.h", "engine/serve/policy.h", "engine/serve/plan.h",
-        "engine/serve/view.h"}},
+        "engine/core/check.h", "engine/core/rng.h", "engine/predict/", "engine/serve/policy.h",
+        "engine/serve/plan.h", "engine/serve/view.h"}},
       {"kernels", {"kernels/"}},
   };
   return arrows;

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "engine/model/adapter_registry.h"
@@ -64,6 +65,34 @@ class SpecTest : public ::testing::Test {
 };
 
 // To YAML a plain null is nothing; as a backend or a technique it is a name.
+TEST_F(SpecTest, ASampleKeepsAShareOfThePositionsAndALargerOneContainsIt) {
+  const auto chosen = [this](const std::string& share) {
+    std::string rates = "1";
+    for (int rate = 2; rate <= 400; ++rate) rates += ", " + std::to_string(rate);
+    std::set<std::string> positions;
+    for (const SweepPosition& position :
+         load(small() + "sweep:\n  - sample: " + share + "\n    workload.arrivals.rate: [" + rates +
+              "]\n    engine.max_batch: [4, 8]\n")
+             .positions) {
+      positions.insert(position.text());
+    }
+    return positions;
+  };
+  const auto tenth = chosen("0.1"), half = chosen("0.5");
+  EXPECT_NEAR(static_cast<double>(tenth.size()), 80, 30);
+  EXPECT_NEAR(static_cast<double>(half.size()), 400, 60);
+  EXPECT_TRUE(std::includes(half.begin(), half.end(), tenth.begin(), tenth.end()));
+  EXPECT_EQ(chosen("1").size(), 800u);
+  EXPECT_EQ(chosen("0.1"), tenth);
+}
+
+TEST_F(SpecTest, ASampleOfNothingOrOfMoreThanAllIsRefused) {
+  const std::string sweep = "sweep: {engine.max_batch: [4, 8], sample: ";
+  EXPECT_THAT(error_of(small() + sweep + "0.000001}\n"), HasSubstr("leaves no position"));
+  EXPECT_THAT(error_of(small() + sweep + "2}\n"), HasSubstr("case.yaml:10"));
+  EXPECT_THAT(error_of(small() + sweep + "0}\n"), HasSubstr("case.yaml:10"));
+}
+
 TEST_F(SpecTest, AProfileInPlaceOfOthersLeavesNoPositionTwice) {
   Spec spec = load(small() + "sweep: {hardware: [a100-80g, h100-80g], engine.max_batch: [4, 8]}\n");
   ASSERT_EQ(spec.positions.size(), 4u);

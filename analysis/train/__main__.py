@@ -1,0 +1,5 @@
+import sys
+
+from analysis.train.cli import main
+
+sys.exit(main())
