@@ -13,7 +13,7 @@ from analysis.errors import EXPERIMENTS, shown
 COMPARE = ("near", "at-least", "at-most")
 KEYS = ("figure", "claim", "source", "published", "unit", "compute", "method", "unsupported",
         "compare", "tolerance", "neutral", "cause", "experiment", "as_published")
-AS_PUBLISHED = ("same", "metric", "cause", "experiment")
+AS_PUBLISHED = ("same", "unsupported", "metric", "cause", "experiment")
 TEXTS = ("figure", "claim", "source", "unit", "method", "unsupported", "cause", "experiment")
 NEEDED = ("figure", "claim", "published", "unit")
 
@@ -118,8 +118,8 @@ def _as_published_problems(entry: Any) -> list[str]:
         return ["'as_published' must be a map of texts"]
     problems = [f"as_published has an unknown key '{key}'; known: {', '.join(AS_PUBLISHED)}"
                 for key in entry if key not in AS_PUBLISHED]
-    if "same" in entry and len(entry) > 1:
-        problems.append("'same' in as_published is in place of all else")
+    problems += [f"'{key}' in as_published is in place of all else"
+                 for key in ("same", "unsupported") if key in entry and len(entry) > 1]
     if bool(entry.get("cause")) != bool(entry.get("experiment")):
         problems.append("'cause' and 'experiment' of as_published go together")
     return problems

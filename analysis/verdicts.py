@@ -13,7 +13,8 @@ experiments/claims.yaml says what each paper claims and how the value is compute
 
 A spec whose name ends in _published runs its figure under the published system's own costs; its
 verdicts are a second column, "as published". A claim that does not depend on these says so
-(`as_published: {same: WHY}`), and has the same verdict in both.
+(`as_published: {same: WHY}`), and has the same verdict in both; one that cannot be had so says why
+(`as_published: {unsupported: WHY}`).
 
 The terminal shows how many verdicts of each kind a paper has, and which differ from those that
 results/verdicts.csv had before it is written anew; with --list or the name of a paper every
@@ -134,6 +135,9 @@ def verdicts_of(claims: dict[str, Claim], expected: dict[str, list[str]], root: 
             reason = f"the same in both columns: {claim.as_published['same']}"
             found.append(replace(own[0], column=AS_PUBLISHED, reason="; ".join(
                 text for text in (own[0].reason, reason) if text)))
+        if "unsupported" in claim.as_published:
+            found.append(Verdict(claim, own[0].spec_id, "unsupported", column=AS_PUBLISHED,
+                                 reason=claim.as_published["unsupported"]))
         again = [spec for spec in specs if is_published(spec)]
         if again:
             found += [replace(row, column=AS_PUBLISHED)

@@ -23,6 +23,7 @@ struct ArtifactClusterParams {
   double move_s = 0.05;
   double link_gib_per_s = 32;
   int max_nodes = 10;
+  int everywhere = 0;
 };
 
 // Which adapters belong to which replicas.
@@ -67,7 +68,8 @@ class ArtifactDispatch : public ClusterPolicy {
   }
   Capabilities capabilities() const override { return {.places_adapters = true}; }
   Deployment deploy(const DeploymentView& view) override {
-    const Placement placement = place_as_artifact(placement_problem(view, 1.0), copies());
+    const Placement placement =
+        place_as_artifact(placement_problem(view, 1.0), copies(), params_.everywhere);
     holders_.open(placement, view.adapter_table().size());
     return deploy_placed(view, placement);
   }
@@ -117,12 +119,19 @@ class ArtifactDispatch : public ClusterPolicy {
 };
 
 // DISPATCH_MIG, the figures' Proactive: an idle adapter that another replica has as well may give
-// way to the request's.
+// way to the request's. It asks each replica's process for its requests, one after the other, and
+// blocks the loop that starts steps (engine_manager.py, ray.get); a process answers between steps.
+// RR and dLoRA read counts that the last step's end has left.
 class ArtifactProactive final : public ArtifactDispatch {
  public:
   std::string summary() const override {
     return "the artifact's Proactive: as its RR, or where an idle copy can give way to the adapter";
   }
+  void fields(ParamFields& f) override {
+    ArtifactDispatch::fields(f);
+    f.add("blocks", &blocks_, "a request is routed between steps, of which none starts meanwhile");
+  }
+  bool routes_between_steps() const override { return blocks_; }
 
  protected:
   AdapterId substitute(const ReplicaView& replica) const override {
@@ -131,6 +140,9 @@ class ArtifactProactive final : public ArtifactDispatch {
     }
     return kBaseModel;
   }
+
+ private:
+  bool blocks_ = true;
 };
 
 // PERIOD_MIG, the figures' dLoRA: dispatch as RR, and a program over one pair of replicas.
@@ -153,6 +165,9 @@ class ArtifactPeriodic final : public ArtifactDispatch {
     f.add("link_gib_per_s", &params_.link_gib_per_s, "host-to-device bandwidth of swapping")
         .range(1e-3, 1e6);
     f.add("max_nodes", &params_.max_nodes, "limit of the solver's branch and bound").range(1, 1e9);
+    f.add("everywhere", &params_.everywhere,
+          "the adapter, by its number, that every replica has at the start: the artifact draws it")
+        .range(0, 1e9);
   }
   void begin(const ClusterView& view) override {
     history_.open(view.adapter_table().size(), params_.prior_exec_s);

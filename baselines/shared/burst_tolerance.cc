@@ -149,14 +149,15 @@ Placement place_by_burst_tolerance(const PlacementProblem& problem) {
   return growing.take();
 }
 
-Placement place_as_artifact(const PlacementProblem& problem, ArtifactCopies copies) {
+Placement place_as_artifact(const PlacementProblem& problem, ArtifactCopies copies,
+                            std::size_t first) {
   Growing growing(problem);
   const std::size_t n = growing.adapters();
   for (std::size_t k = 0; k < n; ++k) {
     const std::size_t replica = k % problem.replicas;
     if (growing.fits(replica, k)) growing.add(k, replica);
   }
-  std::size_t adapter = 0;  // the one everywhere is drawn at random there
+  std::size_t adapter = n > 0 ? first % n : 0;
   for (std::size_t j = 0; n > 0 && j < problem.replicas; ++j) {
     for (std::size_t tried = 0; tried < n && growing.holds(j, adapter); ++tried) {
       if (copies == ArtifactCopies::kOneAdapterEverywhere) break;

@@ -40,10 +40,12 @@ Deployment deploy_placed(const DeploymentView& view, const Placement& placement)
 Placement place_by_burst_tolerance(const PlacementProblem& problem);
 
 // As dLoRA's artifact starts: loads count as equal, so that every adapter has one copy, dealt out
-// in turn, and greedy adds none. Then it forces replicas - 1 more copies: of one adapter, which is
-// then on every replica (a slot that migration may fill with another one), or of adapters in turn.
+// in turn, and greedy adds none. Then it forces replicas - 1 more copies: of one adapter, `first`,
+// which is then on every replica (a slot that migration may fill with another one), or of adapters
+// in turn from `first` on.
 enum class ArtifactCopies { kOneAdapterEverywhere, kInTurn };
-Placement place_as_artifact(const PlacementProblem& problem, ArtifactCopies copies);
+Placement place_as_artifact(const PlacementProblem& problem, ArtifactCopies copies,
+                            std::size_t first = 0);
 
 // The lowest tolerance of a placement, in blocks per unit of load; infinite without any load.
 double lowest_tolerance(const PlacementProblem& problem, const Placement& placement);

@@ -111,15 +111,18 @@ void print_report(const Spec& spec, const RunReport& report, std::size_t total) 
   if (report.failed > 0) fmt::print(", {} FAILED", report.failed);
   if (report.elsewhere > 0) fmt::print(", {} handed out", report.elsewhere);
   if (missing > 0) fmt::print(", {} not run", missing);
-  const std::string again =
-      report.of_machine == 0
-          ? ""
-          : fmt::format(" ({} for this machine's sake: the next run computes them again)",
-                        report.of_machine);
-  fmt::print("; {} VALID, {} INVALID{}; {:.1f} s; {}\n", report.valid, report.invalid, again,
-             report.wall_s,
-             report.collected ? report.folder + "/collected.h5"
-                              : report.folder + " (collected.h5 not written: points are missing)");
+  fmt::print("; {} VALID, {} INVALID", report.valid, report.invalid);
+  if (report.of_machine > 0) {
+    fmt::print(" ({} for this machine's sake: the next run computes them again)",
+               report.of_machine);
+  }
+  fmt::print("; {:.1f} s; ", report.wall_s);
+  if (report.slowest_s > 0) {
+    fmt::print("slowest {:.2f} s: {}; ", report.slowest_s, report.slowest);
+  }
+  fmt::print("{}\n", report.collected
+                         ? report.folder + "/collected.h5"
+                         : report.folder + " (collected.h5 not written: points are missing)");
   std::fflush(stdout);
 }
 

@@ -1,5 +1,7 @@
 #include "engine/run/runner.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -45,6 +47,12 @@ struct Task {
 enum class Attempt { kDone, kNoTime, kMissing, kBusy, kUnclear };
 
 constexpr std::chrono::milliseconds kAskAgain{200};
+
+double thread_cpu_s() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 class SpecRun {
  public:
@@ -331,7 +339,9 @@ class SpecRun {
                CollectedRow* row, PointNews* news) {
     const auto began = std::chrono::steady_clock::now();
     const auto built = workloads_.workload(task.position, task.seed, settings);
+    const double cpu_began = thread_cpu_s();
     const PointResult result = run_point(settings, built->workload, options_.ranks);
+    const double took_s = task.is_real ? result.wall_s : thread_cpu_s() - cpu_began;
     PointIdentity identity =
         point_identity(spec_.id, spec_.positions[task.position], settings, *built);
     identity.key = row->key;
@@ -352,6 +362,10 @@ class SpecRun {
     news->message = row->point.reasons;
     news->wall_s = result.wall_s;
     const std::lock_guard lock(mutex_);
+    if (took_s > report_.slowest_s) {
+      report_.slowest_s = took_s;
+      report_.slowest = news->label;
+    }
     longest_point_ = std::max(longest_point_, std::chrono::steady_clock::now() - began);
     return true;
   }

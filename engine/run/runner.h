@@ -69,6 +69,9 @@ struct RunReport {
   std::string unfinished;    // why points are missing that another run may compute; empty: none are
   bool bad_input = false;    // every failure was the spec's or its data's
   double wall_s = 0;
+  // Of the points that were computed here: processor time, wall time of those in wall-clock time.
+  double slowest_s = 0;
+  std::string slowest;  // its label
   std::string folder;
   bool collected = false;      // collected.h5 holds every point
   std::string first_reasons;   // why the first point is INVALID, if it is

@@ -159,9 +159,12 @@ void Cluster::run() {
     }
     // A plan sees everything that happens at its instant.
     if (!timeline_->more_now()) {
-      do {
-        plan_dirty();
-      } while (held_back_ > 0 && let_in());
+      while (route_next()) {
+        do {
+          plan_dirty();
+        } while (held_back_ > 0 && let_in());
+        if (unrouted_.empty()) break;
+      }
     }
     if (event.kind != EventKind::kRebalance) record_->end = timeline_->now();
   }
@@ -211,9 +214,32 @@ void Cluster::post_next_arrival() {
 
 void Cluster::arrive(RequestId id) {
   ++arrived_;
-  const RequestView& r = table_[index(id)];
   record_->arrival_lag_max =
       std::max(record_->arrival_lag_max, timeline_->now() - workload_.requests[index(id)].arrival);
+  if (policy_->routes_between_steps()) {
+    unrouted_.push_back(id);
+  } else {
+    route(id);
+  }
+}
+
+bool Cluster::any_step_runs() const {
+  return std::any_of(replicas_.begin(), replicas_.end(),
+                     [](const auto& replica) { return replica->view().steps_in_flight() > 0; });
+}
+
+// Routes the next request that waits to be, if any, once no step runs. Returns whether replicas may
+// start steps now.
+bool Cluster::route_next() {
+  if (unrouted_.empty()) return true;
+  if (any_step_runs()) return false;
+  route(unrouted_.front());
+  unrouted_.pop_front();
+  return true;
+}
+
+void Cluster::route(RequestId id) {
+  const RequestView& r = table_[index(id)];
   const RoutedRequest routed{id,
                              r.adapter_,
                              r.model_,
@@ -306,9 +332,7 @@ bool Cluster::only_looks_left() const {
 bool Cluster::stalled() const {
   if (timeline_->idle() && dirty_.empty()) return true;
   if (looks_without_progress_ < kMostLooksWithoutProgress) return false;
-  return arrived_ == workload_.requests.size() &&
-         std::none_of(replicas_.begin(), replicas_.end(),
-                      [](const auto& replica) { return replica->view().steps_in_flight() > 0; });
+  return arrived_ == workload_.requests.size() && !any_step_runs();
 }
 
 void Cluster::look_at_balance() {

@@ -68,6 +68,9 @@ class Cluster {
  private:
   void post_next_arrival();
   void arrive(RequestId id);
+  bool route_next();
+  void route(RequestId id);
+  bool any_step_runs() const;
   bool is_full(ReplicaId replica) const;
   void enter(RequestId id, ReplicaId replica);
   void keep_out(RequestId id, ReplicaId replica);
@@ -107,6 +110,7 @@ class Cluster {
   TimeNs period_ = 0;  // between looks at the balance; 0: never
   bool look_posted_ = false;
   int looks_without_progress_ = 0;
+  std::deque<RequestId> unrouted_;   // arrivals that wait for steps to end (routes_between_steps)
   std::vector<Migration> deferred_;  // their requests are in a step
   // By replica, with max_waiting: arrivals that are held back, in order.
   std::vector<std::deque<RequestId>> outside_;

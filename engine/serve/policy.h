@@ -106,6 +106,10 @@ class ClusterPolicy {
   // Whether a request's adapter begins to load when the request is routed, beside the step that is
   // running, and not only when a step needs it.
   virtual bool loads_on_dispatch() const { return false; }
+  // Whether a request is routed between steps only, as by a router that asks every replica and
+  // waits for the answers: it is routed when the steps that run have ended, none starts meanwhile,
+  // and the next request is routed after the steps that follow.
+  virtual bool routes_between_steps() const { return false; }
   virtual void on_finished(const FinishedRequest& /*request*/) {}
 
   virtual TimeNs rebalance_every() const { return 0; }  // 0: never

@@ -377,6 +377,19 @@ def test_the_second_column_has_its_own_metric_and_cause(results_root, capsys):
     assert (rows[0]["verdict"], rows[0]["cause"]) == ("same direction", "it is slow")
 
 
+def test_what_cannot_be_had_as_published_says_why(results_root, capsys):
+    results_of(results_root)
+    entry = ENTRY | {"as_published": {"unsupported": "its costs are fitted to these runs"}}
+    shown = lines_of([*experiments(results_root, {"p/f-fitted": entry}, ["p/f-fitted"]), "--list"],
+                     capsys)
+    line = next(line for line in shown if line.startswith("p/f-fitted"))
+    assert line.endswith("unsupported") and "2.6" in line
+    text = " ".join(" ".join(shown).split())
+    assert "as published: its costs are fitted to these runs" in text
+    assert "1 as published: 0 reproduced, 0 same direction, 0 not reproduced, 0 open, 0 invalid, " \
+        "1 unsupported" in text
+
+
 def test_what_has_not_run_as_published_is_open(results_root, capsys):
     arguments = both_columns(results_root)
     (results_root / "p/f_published/collected.h5").unlink()
@@ -429,8 +442,9 @@ def test_earlier_verdicts_that_cannot_be_read_are_one_line(results_root, capsys,
     ({"claim": 3}, "'claim' must be a text"), ({"source": ["7.1"]}, "'source' must be a text"),
     ({"compute": {"kind": "figure", "figure": "p/none", "value": "x"}},
      "compute names the figure 'p/none', which has no module"),
-    ({"as_published": {"sam": "x"}}, "as_published has an unknown key 'sam'; known: same, metric"),
+    ({"as_published": {"sam": "x"}}, "as_published has an unknown key 'sam'; known: same"),
     ({"as_published": {"same": "x", "metric": "m"}}, "'same' in as_published is in place of all"),
+    ({"as_published": {"unsupported": "x", "metric": "m"}}, "'unsupported' in as_published is in"),
     ({"as_published": {"cause": "x"}}, "'cause' and 'experiment' of as_published go together"),
     ({"as_published": "same"}, "'as_published' must be a map of texts"),
 ])

@@ -65,11 +65,13 @@ TEST_F(SpecRun, SecondRunIsServedFromTheCache) {
   const ProgramResult first = run_program(run(spec, "out"));
   ASSERT_EQ(first.code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr("short: 4 points: 4 run, 0 cached; 4 VALID"));
+  EXPECT_THAT(first.out, HasSubstr(" s; slowest "));
   EXPECT_EQ(lines_of(first.err), 4u) << first.err;
   const auto before = test::digests(folder_ / "out");
   EXPECT_EQ(before.size(), 4u);
   const ProgramResult second = run_program(run(spec, "out"));
   EXPECT_THAT(second.out, HasSubstr("0 run, 4 cached"));
+  EXPECT_THAT(second.out, Not(HasSubstr("slowest")));
   EXPECT_EQ(second.code, 0);
   // One more seed: only its points are computed.
   const ProgramResult more = run_program(

@@ -9,6 +9,7 @@ ChaosCluster::ChaosCluster(std::uint64_t seed, ClusterNotes* notes)
   loads_on_dispatch_ = rng_.below(2) == 0;
   period_ = 200'000 + static_cast<TimeNs>(rng_.below(5'000'000));
   most_moves_ = 1 + rng_.below(12);
+  routes_between_steps_ = rng_.below(4) == 0;
 }
 
 Deployment ChaosCluster::deploy(const DeploymentView& view) {

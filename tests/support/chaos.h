@@ -44,6 +44,7 @@ class ChaosCluster final : public ClusterPolicy {
   Deployment deploy(const DeploymentView& view) override;
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override;
   bool loads_on_dispatch() const override { return loads_on_dispatch_; }
+  bool routes_between_steps() const override { return routes_between_steps_; }
   void on_finished(const FinishedRequest& request) override { notes_->finished.push_back(request); }
   TimeNs rebalance_every() const override { return period_; }
   Rebalance rebalance(const ClusterView& view) override;
@@ -55,6 +56,7 @@ class ChaosCluster final : public ClusterPolicy {
   RngStream rng_;
   ClusterNotes* notes_;
   bool loads_on_dispatch_;
+  bool routes_between_steps_;
   TimeNs period_;
   std::uint64_t most_moves_;
   int decisions_ = 0;

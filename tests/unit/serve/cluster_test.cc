@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "tests/support/scripted.h"
@@ -372,6 +373,62 @@ TEST(ClusterStall, SilenceBetweenArrivalsIsNone) {
   });
   EXPECT_EQ(test::violation(cluster.workload, record), "");
   EXPECT_GE(looks, from_seconds(2) / cluster.period - 1);
+}
+
+// Sends requests to the replicas in turn, and notes how many found a step in flight.
+class InTurn final : public ClusterPolicy {
+ public:
+  InTurn(bool between_steps, int* during_a_step)
+      : between_steps_(between_steps), during_a_step_(during_a_step) {}
+  ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
+    const auto& all = view.replicas();
+    if (std::any_of(all.begin(), all.end(), [](auto* r) { return r->steps_in_flight() > 0; })) {
+      ++*during_a_step_;
+    }
+    return all[index(request.id) % all.size()]->id();
+  }
+  bool routes_between_steps() const override { return between_steps_; }
+
+ private:
+  bool between_steps_;
+  int* during_a_step_;
+};
+
+TEST(RoutesBetweenSteps, WhenNoReplicaIsInOneAndLosesNobody) {
+  for (const bool burst : {false, true}) {
+    const Workload workload = test::make_workload({.requests = 300, .burst = burst}, 1);
+    for (const bool between_steps : {false, true}) {
+      int during_a_step = 0;
+      test::RunOptions options;
+      options.replicas = 3;
+      options.engine = test::small_engine();
+      options.cluster_policy = [&] {
+        return std::make_unique<InTurn>(between_steps, &during_a_step);
+      };
+      EXPECT_EQ(test::violation(workload, test::run(workload, options)), "");
+      EXPECT_EQ(during_a_step > 0, !between_steps && !burst);
+    }
+  }
+}
+
+// Of three that come together the second waits for the first one's step and the third for the
+// second one's, wherever they go; until then nobody starts another.
+TEST(RoutesBetweenSteps, OneRequestAtATime) {
+  Workload workload;
+  for (int i = 0; i < 3; ++i) {
+    workload.requests.push_back({0, kBaseModel, ModelId{}, 20, 3, 10});
+  }
+  int ignored = 0;
+  test::RunOptions options;
+  options.technique = "punica";  // takes in whoever waits at each step
+  options.replicas = 2;
+  options.engine = test::small_engine();
+  options.cluster_policy = [&] { return std::make_unique<InTurn>(true, &ignored); };
+  const RunRecord record = test::run(workload, options);
+  const auto& r = record.requests;
+  EXPECT_EQ(r[0].admitted, 0);
+  EXPECT_EQ(r[1].admitted, r[0].first_token);
+  EXPECT_EQ(r[2].admitted, r[1].first_token) << "replica 0 has ended its step long before";
 }
 
 }  // namespace
