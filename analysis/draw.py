@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from analysis import verb
 from analysis.claim_file import ClaimsError
 from analysis.errors import EXPERIMENTS, ResultsError, shown
 from analysis.results import Results
@@ -39,15 +40,19 @@ def module_for(results: Results) -> ModuleType:
     return importlib.import_module("analysis.figures.generic")
 
 
-def draw(spec_id: str, root: Path) -> list[Path]:
-    """Draws one spec's figure; returns the files, raises ResultsError."""
+def draw(spec_id: str, root: Path, out: Path | None = None) -> list[Path]:
+    """Draws one spec's figure, in its results' folder or in `out`/<spec id>; returns the files,
+    raises ResultsError."""
+    folder = (out or root) / spec_id
     results = Results.load(spec_id, root)
     results.check()
     try:
-        return module_for(results).draw(results, root / spec_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        return module_for(results).draw(results, folder)
     except OSError as error:
-        raise ResultsError(Path(error.filename or root / spec_id), error.strerror or str(error),
-                           "check the folder's permissions and free space") from None
+        raise ResultsError(Path(error.filename or folder), error.strerror or str(error),
+                           "check the folder's permissions and free space, or choose another one "
+                           "with --out") from None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,20 +61,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("spec_ids", nargs="+", metavar="SPEC_ID")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR",
                         help="where the runs are (default: results)")
+    parser.add_argument("--out", type=Path, metavar="DIR",
+                        help="where pictures go (default: beside the results)")
     options = parser.parse_args(arguments)
+    with verb.plain_streams():
+        return _draw_all(options)
+
+
+def _draw_all(options: argparse.Namespace) -> int:
     written: list[Path] = []
     failures: list[str] = []
     for spec_id in options.spec_ids:
         try:
-            written += draw(spec_id, options.results)
+            written += draw(spec_id, options.results, options.out)
         except (ResultsError, ClaimsError) as error:
             failures.append(str(error))
+        except Exception as error:
+            failures.append(str(verb.unexpected(error)))
     try:
         for path in written:
             if path.suffix == ".txt":
                 print(path.read_text(encoding="utf-8"))
         if written:
-            print(f"Drawn in {options.results.resolve()}:")
+            print(f"Drawn in {(options.out or options.results).resolve()}:")
             for path in written:
                 print(f"  {shown(path)}")
         sys.stdout.flush()

@@ -8,6 +8,11 @@ from pathlib import Path
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 
 
+def quoted(name: str) -> str:
+    """A name from a file that nobody vouches for, fit for a message."""
+    return ascii(name if len(name) <= 200 else name[:200] + "...")
+
+
 def shown(path: Path) -> str:
     """The path as a user would type it: relative to the current folder where it is inside it."""
     relative = os.path.relpath(path)

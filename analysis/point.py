@@ -1,43 +1,21 @@
 """One point file: one technique at one sweep position with one seed (results/README.md)."""
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Protocol, Sequence
 
-import h5py
 import numpy as np
 
-from analysis.errors import ResultsError
+from analysis.errors import ResultsError, quoted
+from analysis.h5_file import as_text, attributes, open_h5
 
 
 # What datasets were called in files of schema 1.
 _OLD_NAMES = {"series/generation_tokens": "series/output_tokens",
               "series/num_requests_running": "series/running",
               "series/num_requests_waiting": "series/waiting"}
-
-
-def as_text(value: Any) -> str:
-    """HDF5 text, which h5py hands out as bytes or str."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def open_h5(path: Path, remedy: str) -> h5py.File:
-    """Opens for reading; a file that is absent or not readable as HDF5 raises ResultsError."""
-    if not path.is_file():
-        raise ResultsError(path, "no such file", remedy)
-    content = path.read_bytes() if os.access(path, os.R_OK) else b""
-    body, label, digest = content.rpartition(b"servelab-sha256:")
-    if label and len(digest) == 64 and hashlib.sha256(body).hexdigest().encode() != digest:
-        raise ResultsError(path, "damaged: its checksum does not match", remedy)
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        what = "truncated" if "truncated" in str(error) else "not readable as HDF5"
-        raise ResultsError(path, what, remedy) from None
 
 
 @dataclass(frozen=True)
@@ -57,8 +35,7 @@ class Point:
         self._remedy = remedy
         self._made: dict[str, Any] = {}
         with open_h5(path, remedy) as file:
-            self.attributes = {name: value.item() if isinstance(value, np.generic) else value
-                               for name, value in file.attrs.items()}
+            self.attributes = attributes(file, path, remedy)
 
     def attribute(self, name: str, default: str = "") -> str:
         return as_text(self.attributes.get(name, default))
@@ -102,7 +79,12 @@ class Point:
         with open_h5(self.path, self._remedy) as file:
             if "summary" not in file:
                 raise ResultsError(self.path, "has no /summary", self._remedy)
-            return {name: float(value) for name, value in file["summary"].attrs.items()}
+            found = attributes(file["summary"], self.path, self._remedy)
+        for name, value in found.items():
+            if not isinstance(value, (int, float)):
+                raise ResultsError(self.path, f"/summary says of {quoted(name)} no number",
+                                   self._remedy)
+        return {name: float(value) for name, value in found.items()}
 
     def codes(self, name: str) -> list[str]:
         """The names of a dataset of codes, by code; empty where it has none."""

@@ -15,11 +15,14 @@ import numpy as np
 import yaml
 
 from analysis import stats, yaml_text
-from analysis.errors import ResultsError, command_for
+from analysis.errors import ResultsError, command_for, quoted
+from analysis.h5_file import as_text, attributes as attributes_of, open_h5
 from analysis.metrics import DERIVED, with_slo
-from analysis.point import Point, as_text, open_h5
+from analysis.point import Point
 
 REQUIRED = ("technique", "seed", "status", "key")
+TEXTS = {**dict.fromkeys(("technique", "label", "technique_id", "key", "file", "status", "reasons",
+                          "content_digest"), "O"), "seed": "iu"}  # kinds of these columns
 FOOTER_ATTRIBUTES = ("backend", "hardware", "model", "trace")
 
 
@@ -61,10 +64,15 @@ class Results:
         remedy = f"run: {command_for(spec_id, root)}"
         with open_h5(path, remedy) as file:
             try:
-                attributes = {name: as_text(value) for name, value in file.attrs.items()}
+                attributes = {name: as_text(value)
+                              for name, value in attributes_of(file, path, remedy).items()}
                 columns = {name: _column(file["columns"][name]) for name in file["columns"]}
-            except (OSError, KeyError, RuntimeError, TypeError):
+            except (OSError, KeyError, RuntimeError, TypeError, AttributeError):
                 raise ResultsError(path, "damaged or without /columns", remedy) from None
+        for name, values in columns.items():
+            expected = TEXTS.get(name, "iuf" if name.startswith("summary.") else "Oiuf")
+            if values.ndim != 1 or values.dtype.kind not in expected:
+                raise ResultsError(path, f"has a column of the wrong type: {quoted(name)}", remedy)
         attributes["spec_id"] = spec_id
         if "label" in columns:  # a technique that is listed twice has a curve for each label
             columns["technique"] = columns.pop("label")

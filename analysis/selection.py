@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from analysis.errors import ResultsError, shown
-from analysis.point import Point, as_text
+from analysis.h5_file import as_text
+from analysis.point import Point
 from analysis.results import Results
 from analysis.verb import VerbError
 

@@ -10,9 +10,12 @@ import argparse
 import os
 import signal
 import sys
-from typing import Any, Callable, NoReturn
+import traceback
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, NoReturn, TextIO
 
-from analysis.errors import ResultsError
+from analysis import h5_file
+from analysis.errors import ResultsError, shown
 
 OK, FAILED, BAD_INPUT = 0, 1, 2  # exit codes: done; a check or a disk failed; bad input
 
@@ -23,6 +26,46 @@ class VerbError(Exception):
     def __init__(self, *lines: str) -> None:
         self.lines = [" ".join(line.split()) for line in lines]
         super().__init__("; ".join(self.lines))
+
+
+class Plain:
+    """A text stream for people: whatever would steer a terminal, or mislead about what is written
+    there, is written as Python's escape for it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(plain(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def plain_streams() -> Iterator[None]:
+    """Plain streams in place of stdout and stderr."""
+    streams = sys.stdout, sys.stderr
+    own = sys.stdout, sys.stderr = Plain(streams[0]), Plain(streams[1])  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if sys.stdout is own[0]:  # else it cannot be written, and is not tried again at exit
+            sys.stdout = streams[0]
+        sys.stderr = streams[1]
+
+
+def plain(text: str) -> str:
+    """Control and formatting characters as escapes, but for ends of lines and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
+                   for c in text)
 
 
 class Parser(argparse.ArgumentParser):
@@ -60,7 +103,8 @@ def run(arguments: list[str] | None, parse: Callable[[list[str]], argparse.Names
     before = {number: signal.signal(number, stop)
               for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments, parse, command)
+        with plain_streams():
+            return _run(sys.argv[1:] if arguments is None else arguments, parse, command)
     except BaseException:  # a library may turn _Stopped into another exception
         if not caught:
             raise
@@ -90,6 +134,29 @@ def _run(arguments: list[str], parse: Callable[[list[str]], argparse.Namespace],
         where = error.filename or getattr(options, "out", None) or "a temporary folder"
         return tell(VerbError(f"{where}: cannot be read or written: "
                               f"{error.strerror or error}"), FAILED)
+    except MemoryError:
+        return tell(VerbError(f"{_last_read()}needs more memory than there is"), FAILED)
+    except Exception as error:
+        return tell(unexpected(error))
+
+
+def unexpected(error: Exception, where: str | None = None) -> VerbError:
+    """What a file that is not what servelab writes led to, deep inside; the place is for whoever
+    finds that it was no file's fault. `where`: the file, else the last one that was opened.
+    SERVELAB_TRACEBACK=1 shows how it came to that."""
+    if os.environ.get("SERVELAB_TRACEBACK"):
+        traceback.print_exception(error)
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    own = next((frame for frame in reversed(traceback.extract_tb(error.__traceback__))
+                if "analysis" in frame.filename), at)
+    place = "/".join(own.filename.split("/")[-2:])
+    where = _last_read() if where is None else where
+    return VerbError(f"{where}is not what servelab writes: {type(error).__name__}: {error} "
+                     f"({place}:{own.lineno})")
+
+
+def _last_read() -> str:
+    return f"{shown(h5_file.last_opened)}: " if h5_file.last_opened else ""
 
 
 def _stdout_takes_what_it_has() -> bool:

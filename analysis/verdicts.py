@@ -33,7 +33,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from analysis import compute
+from analysis import compute, verb
 from analysis.claim_file import (Claim, ClaimsError, expectations, is_published, load_claims,
                                  papers_of)
 from analysis.compute import Missing
@@ -327,6 +327,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--experiments", type=Path, default=EXPERIMENTS, metavar="DIR",
                         help="claims.yaml and the specs (default: those of this tree)")
     options = parser.parse_args(arguments)
+    with verb.plain_streams():
+        return _judge_all(options)
+
+
+def _judge_all(options: argparse.Namespace) -> int:
     try:
         claims = load_claims(options.experiments / "claims.yaml")
         papers = papers_of(claims, options.papers)
@@ -349,6 +354,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except OSError as error:
         print(f"verdicts: {error.filename or 'stdout'}: {error.strerror}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        print(f"verdicts: {verb.unexpected(error)}", file=sys.stderr)
         return 2
     return 0
 

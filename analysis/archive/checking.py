@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterator
 
-from analysis.archive import container, contents
+from analysis import h5_file, verb
+from analysis.archive import container, contents, proving, signing
 from analysis.archive.layout import (
-    CRATE, FACTS, RESULTS, ArchiveError, check_declared, check_manifest, files_in, quoted,
+    CRATE, FACTS, RESULTS, ArchiveError, check_declared, check_manifest, files_in,
     read_facts)
-from analysis.errors import ResultsError
+from analysis.errors import ResultsError, quoted
 from analysis.results import Results
+from analysis.summary import derive
+from analysis.verb import VerbError
 
 
 @dataclass
@@ -25,6 +28,7 @@ class Archive:
     facts: dict[str, Any]
     sizes: dict[str, int]
     sha256: str     # of the manifest: names the archive
+    signed_by: str  # the fingerprint of a key, "" without a signature
     spec_ids: list[str] = field(default_factory=list)
 
     def results(self, spec_id: str) -> Results:
@@ -42,13 +46,18 @@ class Archive:
         return ArchiveError(f"{self.name}: {quoted(path.as_posix())} {error.what}")
 
 
-def examine(folder: Path, name: Path) -> Archive:
-    """Checks the archive in `folder`: schema, manifest, declared sizes, and every HDF5 file."""
+def examine(folder: Path, name: Path, limit: int | None = None) -> Archive:
+    """Checks the archive in `folder`, of at most `limit` bytes: schema, manifest, signature,
+    declared sizes, and every HDF5 file."""
     facts = read_facts(folder, name)
+    if limit is not None and sum(files_in(folder, name).values()) > limit:
+        raise ArchiveError(f"{name}: holds more bytes than the limit of {limit}; --limit sets "
+                           "another")
     digest = check_manifest(folder, name)
     sizes = files_in(folder, name)
     check_declared(facts, sizes, name)
-    archive = Archive(name, folder, facts, sizes, digest, contents.spec_ids(folder))
+    archive = Archive(name, folder, facts, sizes, digest, signing.key_of(folder, name),
+                      contents.spec_ids(folder))
     if not archive.spec_ids:
         raise ArchiveError(f"{name}: holds no results")
     for file in sizes:
@@ -70,27 +79,67 @@ def examine(folder: Path, name: Path) -> Archive:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Archive]:
-    """The archive at `path`, a folder or a .tar.zst, examined; a file is unpacked for as long."""
+def opened(path: Path, limit: int | None = None) -> Iterator[Archive]:
+    """The archive at `path`, a folder or a .tar.zst of at most `limit` bytes, examined; a file is
+    unpacked for as long."""
     if path.is_dir():
-        yield examine(path, path)
+        with _told(path, path):
+            yield examine(path, path, limit)
         return
     if not path.is_file():
         raise ArchiveError(f"{path}: no such archive")
     with tempfile.TemporaryDirectory(prefix="servelab-archive-") as work:
-        container.read_file(path, Path(work) / "archive")
-        yield examine(Path(work) / "archive", path)
+        container.read_file(path, Path(work) / "archive", limit)
+        with _told(path, Path(work) / "archive"):
+            yield examine(Path(work) / "archive", path, limit)
 
 
-def unpack(path: Path, target: Path) -> Archive:
+@contextmanager
+def _told(name: Path, folder: Path) -> Iterator[None]:
+    """Whatever a file in the archive led to that nobody foresaw is told of the archive."""
+    try:
+        yield
+    except (VerbError, ResultsError, OSError):
+        raise
+    except Exception as error:
+        where, last = f"{name}: ", h5_file.last_opened
+        if last is not None and last.is_relative_to(folder):
+            where += quoted(last.relative_to(folder).as_posix()) + " "
+        if isinstance(error, MemoryError):
+            raise ArchiveError(f"{where}needs more memory than there is") from None
+        raise ArchiveError(*verb.unexpected(error, where).lines) from error
+
+
+def prove(archive: Archive) -> list[str]:
+    """Checks that all which follows from the results does: each point's digest, key and summary,
+    and collected.h5. Returns the metrics that this version does not know how to derive."""
+    unknown: set[str] = set()
+    for spec_id in archive.spec_ids:
+        results = archive.results(spec_id)
+        proved: set[str] = set()
+        try:
+            for index, key in enumerate(results.columns["key"].tolist()):
+                if key not in proved:
+                    proving.check_point(results.point(index))
+                    unknown |= set(derive.not_derived(results.point(index)))
+                    proved.add(key)
+            proving.check_collected(results)
+        except ResultsError as error:
+            raise archive.refused(error) from None
+    return sorted(unknown)
+
+
+def unpack(path: Path, target: Path, limit: int | None = None) -> Archive:
     """Unpacks a .tar.zst as the new folder `target`, once all of it was examined."""
     if path.is_dir():
         raise ArchiveError(f"{path}: is a folder already")
     if not path.is_file():
         raise ArchiveError(f"{path}: no such archive")
     with container.workspace(target) as work:
-        container.read_file(path, work / "archive")
-        archive = examine(work / "archive", path)
+        container.read_file(path, work / "archive", limit)
+        with _told(path, work / "archive"):
+            archive = examine(work / "archive", path, limit)
+            prove(archive)
         container.publish(work / "archive", target)
     return archive
 
@@ -108,10 +157,11 @@ def check_derived(archive: Archive) -> None:
     """Compares settings, specs and metadata with what the results themselves say."""
     facts = archive.facts
     try:
-        made = contents.derive(archive.folder, facts["about"], facts["drawn_with"])
+        made = contents.derive(archive.folder, facts["about"], facts["drawn_with"],
+                               facts["schema"])
     except ResultsError as error:
         raise archive.refused(error) from None
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
         raise ArchiveError(f"{archive.name}: {FACTS} is not what servelab writes: "
                            f"{error!r}") from None
     problems = [f"{archive.name}: {quoted(name)} does not say what the results do"

@@ -1,17 +1,20 @@
 """servelab archive: results as something that can be kept, checked, and cited.
 
-Exit codes: 0; 1 when a figure is not redrawn as packed, a metric moved, or a disk failed;
-2 for bad input and for archives that are refused.
+Exit codes: 0; 1 when a figure is not redrawn as packed, a point is not computed again as packed, a
+metric moved, or a disk failed; 2 for bad input and for archives that are refused.
 """
 from __future__ import annotations
 
 import argparse
+import random
+import re
 import tempfile
 from pathlib import Path
+from typing import Callable
 
-from analysis import verb
+from analysis import h5_file, verb
 from analysis.archive.layout import ArchiveError
-from analysis.errors import ResultsError, shown
+from analysis.errors import ResultsError, quoted, shown
 from analysis.verb import FAILED, OK, tell
 
 
@@ -39,11 +42,17 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                       metavar="'NAME <https://orcid.org/...>'",
                       help="as often as there are authors")
     pack.add_argument("--licence", default=None, metavar="URL", help="default: Apache-2.0")
+    pack.add_argument("--sign", type=Path, metavar="KEY",
+                      help="an ssh key: who has its public half knows whose results these are")
     verify = verbs.add_parser("verify", help="check everything, and draw the figures again")
     verify.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE")
     verify.add_argument("--out", type=Path, metavar="DIR", help="keep what was drawn there")
     verify.add_argument("--only", action="append", default=[], metavar="SPEC_ID",
                         help="draw this spec's figure only")
+    verify.add_argument("--recompute", type=_count, default=0, metavar="N",
+                        help="also run N points again, chosen at random, with the build at hand")
+    verify.add_argument("--signer", type=Path, metavar="KEY.pub",
+                        help="refuse what this ssh key did not sign; or a file of allowed signers")
     unpack = verbs.add_parser("unpack", help="a .tar.zst as a folder, once it was checked")
     unpack.add_argument("archive", type=Path, metavar="ARCHIVE")
     unpack.add_argument("--out", type=Path, metavar="DIR",
@@ -54,13 +63,30 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     listing = verbs.add_parser("list", help="what archives hold")
     listing.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE")
     listing.add_argument("--files", action="store_true", help="every file, too")
+    for reading in (verify, unpack, diff, listing):
+        reading.add_argument("--limit", type=_size, metavar="SIZE",
+                             help="most that an archive may take on the disk, and each of its "
+                             "files in memory, such as 20G (default: half of what is free)")
     return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no number of points, such as 3")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([1-9]\d{0,14})([kMGT]?)B?", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no size, such as 500M or 20G")
+    return int(match[1]) * 1000 ** " kMGT".index(match[2] or " ")
 
 
 def pack_command(options: argparse.Namespace) -> int:
     from analysis.archive import packing
     sizes = packing.pack(options.spec_ids, options.results, options.out, options.title,
-                         options.author, options.licence or packing.LICENCE)
+                         options.author, options.licence or packing.LICENCE, options.sign)
     size = f", {size_text(options.out.stat().st_size)}" if options.out.is_file() else ""
     print(f"{shown(options.out)}: {len(sizes)} files with {size_text(sum(sizes.values()))}{size}")
     if not options.author:
@@ -80,16 +106,28 @@ def verify_command(options: argparse.Namespace) -> int:
 
 
 def _verify(name: Path, out: Path, options: argparse.Namespace) -> int:
-    from analysis.archive import checking
+    from analysis.archive import checking, signing
     code, written = OK, []
-    with checking.opened(name) as archive:
+    with checking.opened(name, options.limit) as archive:
         unknown = sorted(set(options.only) - set(archive.spec_ids))
         if unknown:
             raise ArchiveError(f"{name}: holds no {', '.join(unknown)}; it holds "
                                f"{', '.join(archive.spec_ids)}")
+        signer = (signing.check_signer(archive.folder, name, options.signer) if options.signer
+                  else "")
+        unknown = checking.prove(archive)
         checking.check_derived(archive)
         print(f"{name}: whole: {len(archive.sizes)} files with "
               f"{size_text(sum(archive.sizes.values()))}, manifest {archive.sha256}")
+        if unknown:
+            print(f"{name}: metrics that this servelab cannot derive: {', '.join(unknown)}")
+        if signer:
+            print(f"{name}: signed by {signer}")
+        elif archive.signed_by:
+            print(f"{name}: signed by {archive.signed_by}, whoever that is; --signer names whom "
+                  "you trust")
+        if options.recompute:
+            code = max(code, _recompute(archive, options.recompute))
         other = checking.drawn_by_other_code(archive)
         for spec_id in options.only or archive.spec_ids:
             redrawn = checking.redraw(archive, spec_id, out)
@@ -112,6 +150,23 @@ def _verify(name: Path, out: Path, options: argparse.Namespace) -> int:
     return code
 
 
+def _recompute(archive: "object", count: int) -> int:
+    from analysis.archive import recomputing
+    code, same = OK, []
+    for one in recomputing.recompute(archive, count, random.SystemRandom()):
+        if not one.difference:
+            same.append(f"{one.spec_id} row {one.row}")
+            continue
+        by = ("by the same build" if one.builds[0] == one.builds[1] else
+              f"by build {one.builds[1]}, where the archive's is {one.builds[0]}")
+        code = tell(ArchiveError(f"{archive.name}: {one.spec_id}: row {one.row}, computed again "
+                                 f"{by}, is another result: {one.difference}"), FAILED)
+    if same:
+        print(f"{archive.name}: {len(same)} points computed again, the same results: "
+              f"{', '.join(same)}")
+    return code
+
+
 def unpack_command(options: argparse.Namespace) -> int:
     from analysis.archive import checking, container
     target = options.out
@@ -120,7 +175,7 @@ def unpack_command(options: argparse.Namespace) -> int:
             raise ArchiveError(f"{options.archive}: does not end in {container.SUFFIX}; say with "
                                "--out which folder is to be made")
         target = Path(options.archive.name.removesuffix(container.SUFFIX))
-    archive = checking.unpack(options.archive, target)
+    archive = checking.unpack(options.archive, target, options.limit)
     print(f"{shown(target)}: {len(archive.sizes)} files with "
           f"{size_text(sum(archive.sizes.values()))}")
     return OK
@@ -128,7 +183,8 @@ def unpack_command(options: argparse.Namespace) -> int:
 
 def diff_command(options: argparse.Namespace) -> int:
     from analysis.archive import checking, comparing
-    with checking.opened(options.a) as a, checking.opened(options.b) as b:
+    with checking.opened(options.a, options.limit) as a, \
+            checking.opened(options.b, options.limit) as b:
         common = [spec_id for spec_id in a.spec_ids if spec_id in b.spec_ids]
         if not common:
             raise ArchiveError(f"{options.b}: holds no spec of {options.a}, which holds "
@@ -169,7 +225,7 @@ def list_command(options: argparse.Namespace) -> int:
     code = OK
     for name in options.archives:
         try:
-            with checking.opened(name) as archive:
+            with checking.opened(name, options.limit) as archive:
                 _print_list(archive, options.files)
         except (ArchiveError, ResultsError) as error:
             code = max(code, tell(error))
@@ -195,4 +251,13 @@ def _print_list(archive: "object", files: bool) -> None:
 def main(arguments: list[str] | None = None) -> int:
     commands = {"pack": pack_command, "verify": verify_command, "unpack": unpack_command,
                 "diff": diff_command, "list": list_command}
-    return verb.run(arguments, parse, lambda options: commands[options.verb](options))
+    return verb.run(arguments, parse, lambda options: _within(options, commands[options.verb]))
+
+
+def _within(options: argparse.Namespace, command: Callable[[argparse.Namespace], int]) -> int:
+    """Runs the command with --limit as what one file may take in memory."""
+    h5_file.MEMORY_LIMIT = getattr(options, "limit", None)
+    try:
+        return command(options)
+    finally:
+        h5_file.MEMORY_LIMIT = None

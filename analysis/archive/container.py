@@ -18,8 +18,9 @@ from typing import BinaryIO, Iterator
 import zstandard
 
 from analysis.archive.layout import (
-    CRATE, FACTS, FACTS_BYTES_MAX, MANIFEST, MANIFEST_LINE_BYTES_MAX, ArchiveError, check_declared,
-    files_in, name_problem, parse_facts, quoted)
+    CRATE, FACTS, FACTS_BYTES_MAX, MANIFEST, MANIFEST_LINE_BYTES_MAX, SIGNATURE,
+    SIGNATURE_BYTES_MAX, ArchiveError, check_declared, files_in, name_problem, parse_facts)
+from analysis.errors import quoted
 
 SUFFIX = ".tar.zst"
 TOP = "servelab-archive"  # the folder in the tar file: not the file's name, so that bytes are equal
@@ -93,11 +94,12 @@ def write_file(folder: Path, target: Path) -> None:
     parameters = zstandard.ZstdCompressionParameters.from_level(
         19 if total <= THOROUGH_BYTES_MAX else 9, window_log=WINDOW_LOG, enable_ldm=True,
         write_checksum=True, write_content_size=False, threads=0)
-    middle = [name for name in sizes if name not in (FACTS, CRATE, MANIFEST)]
+    last = [MANIFEST, *(name for name in sizes if name == SIGNATURE)]
+    middle = [name for name in sizes if name not in (FACTS, CRATE, *last)]
     with target.open("xb") as raw:
         with zstandard.ZstdCompressor(compression_params=parameters).stream_writer(
                 raw, closefd=False) as stream:
-            for name in [FACTS, CRATE, *middle, MANIFEST]:
+            for name in [FACTS, CRATE, *middle, *last]:
                 _write_member(stream, folder / name, name, sizes[name])
             stream.write(bytes(2 * BLOCK))
 
@@ -158,20 +160,22 @@ class _Unpressed:
             raise ArchiveError(f"{self._archive}: goes on after its end")
 
 
-def read_file(archive: Path, folder: Path) -> None:
-    """Unpacks a .tar.zst into a new folder; raises ArchiveError, and leaves what was written to be
-    removed with the workspace that the folder is in."""
+def read_file(archive: Path, folder: Path, limit: int | None = None) -> None:
+    """Unpacks a .tar.zst, to at most `limit` bytes, into a new folder; raises ArchiveError, and
+    leaves what was written to be removed with the workspace that the folder is in."""
     with archive.open("rb") as raw:
         stream = _Unpressed(raw, archive)
-        _Reader(stream, archive, folder).run()
+        _Reader(stream, archive, folder, limit).run()
         stream.finish()
 
 
 class _Reader:
     """Writes members, after looking at each header, within the limits that archive.json sets."""
 
-    def __init__(self, stream: _Unpressed, archive: Path, folder: Path) -> None:
+    def __init__(self, stream: _Unpressed, archive: Path, folder: Path,
+                 limit: int | None) -> None:
         self._stream, self._archive, self._folder = stream, archive, folder
+        self._limit = limit
         self._files = self._bytes = 0
 
     def run(self) -> None:
@@ -213,6 +217,9 @@ class _Reader:
         return info.name[len(TOP) + 1:], info.size
 
     def _check_space(self, declared: int) -> None:
+        if self._limit is not None and declared > self._limit:
+            raise ArchiveError(f"{self._archive}: declares {declared} bytes, the limit is "
+                               f"{self._limit}; --limit sets another")
         free = shutil.disk_usage(self._folder).free
         if declared > free:
             raise ArchiveError(f"{self._archive}: declares {declared} bytes, {free} are free in "
@@ -223,6 +230,10 @@ class _Reader:
             if size > declared["files"] * MANIFEST_LINE_BYTES_MAX + MANIFEST_LINE_BYTES_MAX:
                 raise ArchiveError(f"{self._archive}: {MANIFEST} is larger than any of "
                                    f"{declared['files']} files")
+            return
+        if name == SIGNATURE:
+            if size > SIGNATURE_BYTES_MAX:
+                raise ArchiveError(f"{self._archive}: {SIGNATURE} is larger than any signature")
             return
         self._files += 1
         self._bytes += size

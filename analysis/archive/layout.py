@@ -7,29 +7,27 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from analysis.errors import quoted
+from analysis.h5_file import sha256_of_file
 from analysis.verb import VerbError
 
-SCHEMA = 1
+SCHEMA = 2
 FORMAT = "servelab-archive"
 FACTS = "archive.json"  # first in the file: what the archive declares about itself
 CRATE = "ro-crate-metadata.json"
 MANIFEST = "manifest-sha256.txt"  # written last: an archive without it is not whole
+SIGNATURE = MANIFEST + ".sig"  # after the manifest, where there is one (signing.py)
 RESULTS, SPECS, SETTINGS, CLAIMS = "results", "specs", "settings", "claims"
 
 FACTS_BYTES_MAX = 16 << 20
 MANIFEST_LINE_BYTES_MAX = 1024
-READ_BYTES = 1 << 20
+SIGNATURE_BYTES_MAX = 1 << 16
 
 
 class ArchiveError(VerbError):
     """An archive, or a request, that is refused. Each of `lines` names a file and a reason."""
-
-
-def quoted(name: str) -> str:
-    """A name from an archive, fit for a message."""
-    return ascii(name if len(name) <= 200 else name[:200] + "...")
 
 
 def name_problem(name: str) -> str:
@@ -76,18 +74,6 @@ def files_in(folder: Path, archive: Path) -> dict[str, int]:
     return dict(sorted(sizes.items()))
 
 
-def sha256_of(file: BinaryIO) -> str:
-    sha = hashlib.sha256()
-    while block := file.read(READ_BYTES):
-        sha.update(block)
-    return sha.hexdigest()
-
-
-def sha256_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return sha256_of(file)
-
-
 def json_text(value: Any) -> str:
     """The one way JSON is written: sorted, so that equal contents are equal bytes."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
@@ -100,8 +86,8 @@ def manifest_text(digests: dict[str, str]) -> str:
 
 def write_manifest(folder: Path) -> str:
     """Writes the manifest of everything in the folder; returns its own SHA-256."""
-    names = [name for name in files_in(folder, folder) if name != MANIFEST]
-    text = manifest_text({name: sha256_file(folder / name) for name in names})
+    names = [name for name in files_in(folder, folder) if name not in (MANIFEST, SIGNATURE)]
+    text = manifest_text({name: sha256_of_file(folder / name) for name in names})
     write_new(folder / MANIFEST, text.encode())
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -140,17 +126,17 @@ def check_manifest(folder: Path, archive: Path) -> str:
     missing, extra or changed. Returns the manifest's own SHA-256, the archive's name for itself."""
     sizes = files_in(folder, archive)
     digests = read_manifest(folder, archive)
-    listed, there = set(digests), set(sizes) - {MANIFEST}
+    listed, there = set(digests), set(sizes) - {MANIFEST, SIGNATURE}
     problems = [f"{archive}: {quoted(name)} is missing; {MANIFEST} lists it"
                 for name in sorted(listed - there)]
     problems += [f"{archive}: {quoted(name)} is not in {MANIFEST}"
                  for name in sorted(there - listed)]
     problems += [f"{archive}: {quoted(name)} is damaged or was changed: its SHA-256 is not that of "
                  f"{MANIFEST}" for name in sorted(listed & there)
-                 if sha256_file(folder / name) != digests[name]]
+                 if sha256_of_file(folder / name) != digests[name]]
     if problems:
         raise ArchiveError(*problems)
-    return sha256_file(folder / MANIFEST)
+    return sha256_of_file(folder / MANIFEST)
 
 
 def parse_facts(content: bytes, archive: Path) -> dict[str, Any]:
@@ -185,7 +171,8 @@ def read_facts(folder: Path, archive: Path) -> dict[str, Any]:
 
 def check_declared(facts: dict[str, Any], sizes: dict[str, int], archive: Path) -> None:
     """Compares what archive.json declares with what is there."""
-    held = {name: size for name, size in sizes.items() if name not in (FACTS, MANIFEST)}
+    held = {name: size for name, size in sizes.items()
+            if name not in (FACTS, MANIFEST, SIGNATURE)}
     declared = facts["holds"]
     if (len(held), sum(held.values())) != (declared["files"], declared["bytes"]):
         raise ArchiveError(f"{archive}: {FACTS} declares {declared['files']} files with "

@@ -10,9 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Iterator
 
-from analysis.archive import container, contents
+from analysis.archive import container, contents, signing
 from analysis.archive.layout import (
-    CLAIMS, RESULTS, ArchiveError, files_in, name_problem, quoted, write_manifest, write_new)
+    CLAIMS, RESULTS, ArchiveError, files_in, name_problem, write_manifest, write_new)
+from analysis.errors import quoted
 from analysis.results import Results
 
 VERDICTS = "verdicts.csv"
@@ -21,8 +22,10 @@ OTHER_KINDS = (".zst", ".tar", ".tgz", ".gz", ".zip", ".xz", ".7z", ".h5")
 
 
 def pack(ids: list[str], root: Path, target: Path, title: str = "",
-         authors: list[str] | None = None, licence: str = LICENCE) -> dict[str, int]:
-    """Packs the specs' results as `target`: one file if it ends in .tar.zst, else a folder. Returns
+         authors: list[str] | None = None, licence: str = LICENCE,
+         key: Path | None = None) -> dict[str, int]:
+    """Packs the specs' results as `target`: one file if it ends in .tar.zst, else a folder; signed
+    with `key`, where there is one. Returns
     the sizes of its files; raises ArchiveError and ResultsError, and leaves nothing then."""
     one_file = target.name.endswith(container.SUFFIX)
     if not one_file and target.suffix in OTHER_KINDS:
@@ -44,6 +47,8 @@ def pack(ids: list[str], root: Path, target: Path, title: str = "",
         for name, content in contents.derive(folder, about, contents.drawn_with()).items():
             write_new(folder / name, content)
         write_manifest(folder)
+        if key is not None:
+            signing.sign(folder, key)
         sizes = files_in(folder, folder)
         if one_file:
             container.write_file(folder, work / "file")

@@ -24,7 +24,7 @@ from analysis.compare.running import Runner
 from analysis.compare.sentences import left_out, number
 from analysis.compare.spec_file import SpecFile
 from analysis.metrics import DERIVED
-from analysis.point import as_text
+from analysis.h5_file import as_text
 from analysis.results import Results
 from analysis.slo_limits import Limits
 from analysis.verb import VerbError

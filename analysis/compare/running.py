@@ -13,7 +13,7 @@ import h5py
 
 from analysis.compare.comparing import Excluded
 from analysis.compare.spec_file import SpecFile
-from analysis.point import as_text
+from analysis.h5_file import as_text
 from analysis.verb import BAD_INPUT, FAILED, OK, VerbError
 
 ERROR = "servelab: error: "

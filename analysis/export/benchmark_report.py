@@ -17,7 +17,8 @@ from typing import Any, Iterable
 import numpy as np
 import yaml
 
-from analysis.point import Point, as_text
+from analysis.h5_file import as_text
+from analysis.point import Point
 from analysis.summary import requests as stamps_of
 from analysis.summary.requests import REJECTED, UNFINISHED, Requests
 

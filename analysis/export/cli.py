@@ -57,6 +57,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def command(options: argparse.Namespace) -> int:
     chosen = selection.choose(options.points, options.results)
+    for one in chosen:
+        if options.out.exists() and options.out.samefile(one.point.path):
+            raise VerbError(f"{shown(options.out)}: is what is to be exported; --out needs a new "
+                            "file")
     if options.format == ROWS:
         from analysis.export import measured_rows
         _write(options.out, measured_rows.lines([one.point for one in chosen]))

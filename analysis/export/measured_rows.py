@@ -15,7 +15,8 @@ import numpy as np
 
 from analysis import steps
 from analysis.errors import shown
-from analysis.point import Point, as_text
+from analysis.h5_file import as_text
+from analysis.point import Point
 from analysis.verb import VerbError
 
 MOST_STEPS = 100  # of one point, evenly spaced

@@ -17,7 +17,8 @@ from typing import Iterator
 import numpy as np
 
 from analysis.errors import ResultsError
-from analysis.point import Point, as_text
+from analysis.h5_file import as_text
+from analysis.point import Point
 from analysis.summary import requests as stamps_of
 from analysis.summary.requests import REJECTED, Requests
 

@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from analysis import verb
 from analysis.claim_file import ClaimsError
 from analysis.errors import EXPERIMENTS, shown
 from analysis.report import content, rendering
@@ -27,6 +28,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--experiments", type=Path, default=EXPERIMENTS, metavar="DIR",
                         help="claims.yaml and the specs (default: those of this tree)")
     options = parser.parse_args(arguments)
+    with verb.plain_streams():
+        return _write_report(options)
+
+
+def _write_report(options: argparse.Namespace) -> int:
     try:
         report = content.report_of(options.results, options.experiments, options.papers)
         for problem in (text for figure in report.figures for text in figure.problems):
@@ -43,5 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except OSError as error:
         print(f"report: {error.filename or 'stdout'}: {error.strerror}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        print(f"report: {verb.unexpected(error)}", file=sys.stderr)
         return 2
     return 0

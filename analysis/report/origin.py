@@ -8,7 +8,7 @@ from typing import Any
 
 import h5py
 
-from analysis.point import as_text
+from analysis.h5_file import as_text
 from analysis.results import Results
 
 

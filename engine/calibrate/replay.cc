@@ -43,7 +43,7 @@ Outcome replay_one(const PointSettings& settings, const BuiltWorkload& workload,
 
 ReplayReport replay_spec(const Spec& spec, const std::string& out, const std::string& data_dir) {
   ReplayReport report;
-  const OutputFolder folder(out, spec.id);
+  const OutputFolder folder(out, spec.id, FolderUse::kAlone);
   for (const SweepPosition& position : spec.positions) {
     for (const std::size_t technique : position.techniques) {
       const TechniqueEntry& entry = spec.techniques[technique];

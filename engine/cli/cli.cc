@@ -111,7 +111,12 @@ void print_report(const Spec& spec, const RunReport& report, std::size_t total) 
   if (report.failed > 0) fmt::print(", {} FAILED", report.failed);
   if (report.elsewhere > 0) fmt::print(", {} handed out", report.elsewhere);
   if (missing > 0) fmt::print(", {} not run", missing);
-  fmt::print("; {} VALID, {} INVALID; {:.1f} s; ", report.valid, report.invalid, report.wall_s);
+  fmt::print("; {} VALID, {} INVALID", report.valid, report.invalid);
+  if (report.of_machine > 0) {
+    fmt::print(" ({} for this machine's sake: the next run computes them again)",
+               report.of_machine);
+  }
+  fmt::print("; {:.1f} s; ", report.wall_s);
   if (report.slowest_s > 0) {
     fmt::print("slowest {:.2f} s: {}; ", report.slowest_s, report.slowest);
   }
@@ -142,7 +147,9 @@ int run_specs(const Arguments& arguments, const std::vector<Spec>& specs, RunExe
     if (report.failed > 0) code = std::max(code, report.bad_input ? kBadInput : kFailed);
     if (report.collected && report.valid == 0) {
       code = std::max(code, kFailed);
-      error(spec.id + ": no point is VALID; the first one: " + report.first_reasons, kFailed);
+      error(spec.id + ": no point is VALID; the first one: " + report.first_reasons +
+                (report.of_machine > 0 ? "; the same command computes it again" : ""),
+            kFailed);
     }
     if (report.interrupted) {
       return error("interrupted: finished points are kept; run the same command to go on",
@@ -180,10 +187,20 @@ int run_command(Arguments& arguments) {
   }
   const auto executor = make_run_executor(arguments.executor, arguments.run);
   const std::vector<Spec> specs = load_specs(arguments);
+  if (!arguments.run.rows.empty() && (specs.size() > 1 || !arguments.executor.is_local())) {
+    throw SpecError("--rows is of one spec that runs here");
+  }
+  for (const std::size_t row : arguments.run.rows) {
+    if (row < specs.front().point_count()) continue;
+    throw SpecError(fmt::format("{}: has no row {}; its {} points are rows 0 to {}",
+                                specs.front().path, row, specs.front().point_count(),
+                                specs.front().point_count() - 1));
+  }
   for (const Spec& spec : specs) {
     check_spec(spec, arguments.run.data_dir, false);
     if (arguments.executor.is_local()) require_backends(spec);
   }
+  check_not_a_spec("--emit-jobs", arguments.executor.emit);
   if (!arguments.trace.file.empty()) {
     if (specs.size() > 1) throw SpecError("--trace is of one spec; give one");
     check_trace(specs.front(), arguments.trace);
@@ -241,9 +258,10 @@ int replay_command(const Arguments& arguments) {
   return code;
 }
 
-void print_size(const Spec& spec) {
-  fmt::print("{}: ok, points: {} (sweep positions: {}, techniques: {}, seeds: {})\n", spec.id,
-             spec.point_count(), spec.positions.size(), spec.techniques.size(), spec.seeds.size());
+std::string size_text(const Spec& spec) {
+  return fmt::format("{}: ok, points: {} (sweep positions: {}, techniques: {}, seeds: {})\n",
+                     spec.id, spec.point_count(), spec.positions.size(), spec.techniques.size(),
+                     spec.seeds.size());
 }
 
 int check_command(const Arguments& arguments) {
@@ -257,14 +275,16 @@ int check_command(const Arguments& arguments) {
       const Library library(arguments.experiments);
       const std::string path = library.find_spec(name);
       std::string effective;
+      std::vector<std::string> sizes;
       for (const SpecForm form : {SpecForm::kFull, SpecForm::kQuick}) {
         const Spec spec = load_spec(path, arguments.experiments, form);
         check_spec(spec, data, true);
         effective = spec.yaml;
-        if (!arguments.effective) print_size(spec);
+        sizes.push_back(size_text(spec));
         if (!spec.has_quick) break;
       }
-      if (arguments.effective) fmt::print("{}", effective);
+      // A spec is ok when all of its forms are.
+      fmt::print("{}", arguments.effective ? effective : fmt::format("{}", fmt::join(sizes, "")));
     } catch (const SpecError& problem) {
       code = error(problem.what(), kBadInput);
     }

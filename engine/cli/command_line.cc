@@ -6,6 +6,7 @@
 #include "engine/backend/device/accelerator.h"
 #include "engine/cli/engine_cli.h"
 #include "engine/cli/python_verbs.h"
+#include "engine/cli/ranges.h"
 #include "engine/core/check.h"
 #include "engine/spec/spec_text.h"
 
@@ -95,7 +96,7 @@ void declare_trace(CLI::App* run, TraceOptions* trace) {
       ->needs(file);
   run->add_option("--trace-window", trace->window_s, "trace FROM TO, in seconds of the run")
       ->expected(2)
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(number_in(0.0, 1e9))
       ->needs(file);
 }
 
@@ -111,12 +112,17 @@ Commands declare_commands(CLI::App* app, Arguments* arguments) {
       ->check(CLI::Range(1, 1024));
   c.run->add_option("--out", arguments->run.out, "where results go")->capture_default_str();
   c.run->add_flag("--force", arguments->run.force, "compute points again that are there");
+  c.run
+      ->add_option("--rows", arguments->run.rows,
+                   "compute these points alone, by their rows in collected.h5, and collect nothing")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   c.run->add_flag("--quick", arguments->quick,
                   "the short form that a spec's `quick` section describes, in a folder of its own");
   c.run
       ->add_option("--time-limit", arguments->time_limit_s,
                    "seconds after which no point is to be running; the same command goes on later")
-      ->check(CLI::Range(1e-3, 1e9));
+      ->check(number_in(1e-3, 1e9));
   c.run->add_option("--profile", arguments->profile, kProfileHelp);
   c.run->add_flag("--step-by-step", arguments->run.step_by_step,
                   "ask techniques for every step, also where their plans repeat: the same results, "

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "engine/backend/device/accelerator.h"
+#include "engine/cli/ranges.h"
 
 namespace servelab {
 
@@ -32,9 +33,9 @@ CLI::App* declare_generate(CLI::App* app, GenerateOptions* options) {
   command->add_option("--threads", g.threads, "0: all processors")->check(CLI::Range(0, 1024));
   command->add_flag("--merged", g.merged, "fold the adapter into the weights first");
   command->add_option("--temperature", g.sampling.temperature, "0: greedy")
-      ->check(CLI::Range(0.0, 100.0));
-  command->add_option("--top-p", g.sampling.top_p, "nucleus mass")->check(CLI::Range(1e-6, 1.0));
-  command->add_option("--seed", g.sampling.seed, "of sampling");
+      ->check(number_in(0.0, 100.0));
+  command->add_option("--top-p", g.sampling.top_p, "nucleus mass")->check(number_in(1e-6, 1.0));
+  command->add_option("--seed", g.sampling.seed, "of sampling")->check(seed());
   return command;
 }
 

@@ -13,6 +13,7 @@
 #include "engine/backend/ranks/rank_replica.h"
 #include "engine/backend/ranks/worker.h"
 #include "engine/cli/launch.h"
+#include "engine/cli/ranges.h"
 #include "engine/core/check.h"
 #include "engine/core/config_node.h"
 #include "engine/core/digest.h"
@@ -170,7 +171,7 @@ void declare_ranks(CLI::App* run, RankOptions* options) {
                   "HOST:PORT where rank 0 meets the others; default: as the launcher says");
   run->add_option("--ranks-timeout", options->timeout_s,
                   "seconds to wait for the other ranks to come, and for one to answer")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->check(number_in(0.1, 86400.0))
       ->capture_default_str();
   run->add_option("--ranks-secret", options->secret,
                   "file with a secret by which ranks prove that they belong; default: "

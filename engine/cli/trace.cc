@@ -13,6 +13,7 @@
 #include "engine/record/trace_file.h"
 #include "engine/run/output_folder.h"
 #include "engine/run/point.h"
+#include "engine/run/spec_check.h"
 #include "engine/spec/spec_text.h"
 
 namespace servelab {
@@ -133,6 +134,7 @@ void check_trace(const Spec& spec, const TraceOptions& options) {
     throw SpecError("--trace: " + options.file + " cannot be a file; name one in a folder that " +
                     "is there");
   }
+  check_not_a_spec("--trace", options.file);
 }
 
 void write_trace(const Spec& spec, const TraceOptions& options, const std::string& out,

@@ -13,6 +13,8 @@
 namespace servelab {
 namespace {
 
+constexpr std::uintmax_t kMostYamlBytes = std::uintmax_t{16} << 20;  // parsed, 100 times as much
+
 constexpr int kMaxDepth = 64;
 constexpr int kMaxNodes = 1'000'000;  // aliases can blow a small file up
 
@@ -275,6 +277,12 @@ std::string read_yaml_file(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     throw SpecError(path + ": is a folder, expected a YAML file");
+  }
+  const std::uintmax_t bytes = std::filesystem::file_size(path, ignored);
+  if (!ignored && bytes > kMostYamlBytes) {
+    throw SpecError(path + ": has " + std::to_string(bytes) + " bytes, more than the " +
+                    std::to_string(kMostYamlBytes) +
+                    " of a spec; put what is long into a trace or a profile that it names");
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) throw SpecError(path + ": cannot be read; check the path");

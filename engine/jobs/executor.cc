@@ -45,7 +45,7 @@ class LocalExecutor : public RunExecutor {
 
 // A spec between start() and finish(). Holds the folder, so that two runs do not hand out the same.
 struct Started {
-  Started(const RunOptions& run, const Spec& spec) : folder(run.out, spec.id) {}
+  Started(const RunOptions& run, const Spec& spec) : folder(run.out, spec.id, FolderUse::kAlone) {}
   OutputFolder folder;
   Clock::time_point began = Clock::now();
   RunReport plan;

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 
 #include "engine/core/check.h"
 #include "engine/core/digest.h"
@@ -92,6 +94,10 @@ Hdf5Reader::Hdf5Reader(std::string path) : state_(std::make_unique<State>()) {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   if (::access(state_->path.c_str(), R_OK) != 0) {
     throw SpecError(state_->path + ": cannot be read; run the spec first");
+  }
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(state_->path, ignored)) {  // a pipe would be waited for
+    throw SpecError(state_->path + ": is no plain file; delete it and run the spec again");
   }
   if (!has_valid_trailer(state_->path)) {
     throw SpecError(

@@ -1,6 +1,7 @@
 #include "engine/run/collection.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -60,11 +61,27 @@ std::vector<CollectedRow> Collection::present() {
 
 bool Collection::write(const std::vector<CollectedRow>& rows) const {
   if (rows.size() != rows_.size()) {
-    folder_.remove_collected();
+    if (!is_collected(rows)) folder_.remove_collected();
     return false;
   }
-  save_atomically(folder_.collected_path(), collected_file(header(), rows));
+  if (folder_.is_writable() || !is_collected(rows)) {
+    save_atomically(folder_.collected_path(), collected_file(header(), rows));
+  }
   return true;
+}
+
+// Whether collected.h5 is of this spec and has these rows: another run that shares the folder may
+// have got further.
+bool Collection::is_collected(const std::vector<CollectedRow>& rows) const {
+  const std::optional<CollectedFacts> there = read_collected(folder_.collected_path());
+  return there && there->spec == spec_.yaml && there->keys.size() == rows_.size() &&
+         std::all_of(rows.begin(), rows.end(),
+                     [&](const CollectedRow& row) {
+                       return std::binary_search(there->keys.begin(), there->keys.end(), row.key);
+                     }) &&
+         std::all_of(there->keys.begin(), there->keys.end(), [&](const std::string& key) {
+           return std::filesystem::exists(folder_.point_path(key));
+         });
 }
 
 CollectedHeader Collection::header() const {

@@ -43,6 +43,7 @@ class Collection {
 
  private:
   CollectedHeader header() const;
+  bool is_collected(const std::vector<CollectedRow>& rows) const;
 
   const Spec& spec_;
   const OutputFolder& folder_;

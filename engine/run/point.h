@@ -83,6 +83,10 @@ struct PointResult {
   double wall_s = 0;
 };
 
+// Whether a point is INVALID because of the machine that it ran on at that moment, and not of what
+// its settings ask for: the load generator lagged, or memory was short.
+bool is_of_machine(const std::string& reasons);
+
 // Whether a backend really computes, in wall-clock time: its points run one at a time.
 bool is_real(const std::string& backend);
 

@@ -36,7 +36,8 @@ std::string first_line(const std::string& path) {
 
 class OpenFile {
  public:
-  explicit OpenFile(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  explicit OpenFile(const std::string& path)
+      : file_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {}
   ~OpenFile() {
     if (file_ >= 0) ::close(file_);
   }

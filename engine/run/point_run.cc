@@ -179,6 +179,11 @@ CostModels cost_models(const PointSettings& settings) {
 
 }  // namespace
 
+bool is_of_machine(const std::string& reasons) {
+  return reasons.find("the load generator lagged: ") != std::string::npos ||
+         reasons.find("out of memory: ") != std::string::npos;
+}
+
 bool is_real(const std::string& backend) {
   const auto& kinds = Registry<BackendKind>::instance();
   return kinds.has(backend) && kinds.make(backend)->is_real();

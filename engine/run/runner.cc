@@ -8,11 +8,14 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "engine/core/digest.h"
 #include "engine/record/atomic_file.h"
+#include "engine/record/build_id.h"
 #include "engine/record/collected_file.h"
 #include "engine/record/context.h"
 #include "engine/run/collection.h"
@@ -84,6 +87,13 @@ class SpecRun {
     return rules;
   }
 
+  bool collects() const { return options_.share == nullptr && options_.rows.empty(); }
+  bool is_asked_for(std::size_t row) const {
+    if (options_.share != nullptr) return options_.share->contains(row);
+    return options_.rows.empty() ||
+           std::find(options_.rows.begin(), options_.rows.end(), row) != options_.rows.end();
+  }
+
   // Points that share a workload follow each other; those in wall-clock time come last.
   void list_tasks() {
     const std::size_t seeds = spec_.seeds.size();
@@ -95,7 +105,7 @@ class SpecRun {
       for (std::size_t s = 0; s < seeds; ++s) {
         for (std::size_t i = 0; i < techniques.size(); ++i) {
           const std::size_t row = first_row + i * seeds + s;
-          if (options_.share != nullptr && !options_.share->contains(row)) continue;
+          if (!is_asked_for(row)) continue;
           tasks_.push_back(Task{p, techniques[i], s, row, is_real_one});
           workloads_.add_user(p, s);
         }
@@ -222,7 +232,7 @@ class SpecRun {
       const std::lock_guard lock(mutex_);
       const std::size_t owner = collection_.owner(row.collected.key, task.row);
       if (owner != task.row) row.same_as = owner;
-      if (options_.share == nullptr) collection_.forget_unless_collected(row.collected.key);
+      if (collects()) collection_.forget_unless_collected(row.collected.key);
     }
     if (row.same_as) {
       news->outcome = PointOutcome::kCached;
@@ -259,9 +269,18 @@ class SpecRun {
   Attempt run_or_reuse(const Task& task, const PointSettings& settings, const ConfigNode& effective,
                        CollectedRow* row, PointNews* news) {
     const std::string path = folder_.point_path(row->key);
+    bool again = options_.force;
     if (!options_.force) {
       std::string damage;
-      if (is_there(path, row, news, &damage)) return Attempt::kDone;
+      if (is_there(path, row, news, &damage)) {
+        again = is_to_be_tried_again(*row) && !out_of_time();
+        if (!again) return Attempt::kDone;
+        news->warning = "was INVALID for the machine's sake (" + row->point.reasons +
+                        "): the point is computed again";
+        row->point = {};
+        news->outcome = PointOutcome::kRun;
+        news->message.clear();
+      }
       if (!damage.empty()) {
         news->warning = path + " is damaged (" + damage + "): the point is computed again";
       }
@@ -282,8 +301,24 @@ class SpecRun {
     const Held held{&locks_, row->key};
     // Its last owner may have saved it between the look above and the lock.
     std::string ignored;
-    if (!options_.force && is_there(path, row, news, &ignored)) return Attempt::kDone;
-    return compute(task, settings, effective, row, news) ? Attempt::kDone : Attempt::kBusy;
+    if (!again && is_there(path, row, news, &ignored)) return Attempt::kDone;
+    if (task.is_real && options_.share == nullptr && !folder_.start_measuring()) {
+      const std::lock_guard lock(mutex_);
+      again_.erase(row->key);
+      holder_ = "a run that measures " + folder_.path();
+      return Attempt::kBusy;
+    }
+    const bool saved = compute(task, settings, effective, row, news);
+    if (task.is_real) folder_.stop_measuring();
+    return saved ? Attempt::kDone : Attempt::kBusy;
+  }
+
+  // A point that this machine spoilt is computed again, once by each run that looks at it.
+  bool is_to_be_tried_again(const CollectedRow& row) {
+    if (!options_.compute || !collects() || !folder_.is_writable()) return false;
+    if (row.point.status == "VALID" || !is_of_machine(row.point.reasons)) return false;
+    const std::lock_guard lock(mutex_);
+    return again_.insert(row.key).second;
   }
 
   struct Held {
@@ -347,10 +382,11 @@ class SpecRun {
   RunReport finish() {
     const std::vector<CollectedRow> there = collection_.present();
     for (const CollectedRow& row : there) {
+      if (row.point.status != "VALID" && is_of_machine(row.point.reasons)) ++report_.of_machine;
       ++(row.point.status == "VALID" ? report_.valid : report_.invalid);
     }
     const bool complete = there.size() == tasks_.size();
-    if (options_.share == nullptr) report_.collected = collection_.write(there);
+    if (collects()) report_.collected = collection_.write(there);
     if (!there.empty()) report_.first_reasons = there.front().point.reasons;
     report_.points = tasks_.size();
     report_.interrupted = options_.stop != nullptr && options_.stop->load() != 0 && !complete;
@@ -377,8 +413,9 @@ class SpecRun {
 
   std::mutex mutex_;  // guards what follows
   Collection collection_;
-  std::vector<Task> deferred_;  // others compute them: to be looked at again
-  std::string holder_;          // one of those others
+  std::set<std::string> again_;  // keys of points that were computed again for the machine's sake
+  std::vector<Task> deferred_;   // others compute them: to be looked at again
+  std::string holder_;           // one of those others
   std::optional<Progress> progress_;
   std::optional<std::string> save_error_;
   std::chrono::steady_clock::duration longest_point_{0};
@@ -392,8 +429,12 @@ RunReport run_spec_in(const OutputFolder& folder, const Spec& spec, const RunOpt
   return SpecRun(folder, spec, options).run();
 }
 
+std::string form_of(const Spec& spec) {
+  return sha256_hex(spec.yaml + '\0' + build_id()).substr(0, 16);
+}
+
 RunReport run_spec(const Spec& spec, const RunOptions& options) {
-  const OutputFolder folder(options.out, spec.id);
+  const OutputFolder folder(options.out, spec.id, FolderUse::kRun, form_of(spec));
   return run_spec_in(folder, spec, options);
 }
 

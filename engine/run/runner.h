@@ -35,6 +35,8 @@ struct RunOptions {
   std::optional<std::chrono::steady_clock::time_point> deadline;
   const std::atomic<int>* stop = nullptr;  // a signal's number: start no more points
   bool compute = true;                     // false: only find what is missing, and collect
+  // Compute these rows alone, as collected.h5 counts them, and collect nothing; empty: all.
+  std::vector<std::size_t> rows;
   // Of a task that a run handed out: compute these points alone, which must have these keys; leave
   // collecting to others, and points to who locked them.
   const PointKeys* share = nullptr;
@@ -72,8 +74,9 @@ struct RunReport {
   double slowest_s = 0;
   std::string slowest;  // its label
   std::string folder;
-  bool collected = false;     // collected.h5 holds every point
-  std::string first_reasons;  // why the first point is INVALID, if it is
+  bool collected = false;      // collected.h5 holds every point
+  std::string first_reasons;   // why the first point is INVALID, if it is
+  std::size_t of_machine = 0;  // INVALID for this machine's sake: the next run computes them again
   std::vector<FailedPoint> failures;
   std::vector<MissingPoint> missing;  // without `compute`: each once, in the order of computing
 };
@@ -81,6 +84,8 @@ struct RunReport {
 // Errors of single points are told on stderr and counted. Throws SpecError when nothing can be run,
 // or results cannot be written. A collected.h5 of other points than the spec's is removed.
 RunReport run_spec(const Spec& spec, const RunOptions& options);
+// What runs that share a folder must have in common: the spec's text and the build.
+std::string form_of(const Spec& spec);
 RunReport run_spec_in(const OutputFolder& folder, const Spec& spec, const RunOptions& options);
 
 }  // namespace servelab

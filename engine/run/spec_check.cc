@@ -1,5 +1,6 @@
 #include "engine/run/spec_check.h"
 
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 
@@ -33,7 +34,21 @@ std::string too_little_memory(const Spec& spec) {
   } else {
     text += " or workload.duration_s";
   }
+  const ConfigNode* cluster = spec.positions.front().settings.find("cluster");
+  const ConfigNode* replicas = cluster != nullptr ? cluster->find("replicas") : nullptr;
+  if (replicas != nullptr && replicas->is_scalar() && replicas->scalar.size() > 3) {
+    text += " or cluster.replicas (now " + replicas->scalar + ")";
+  }
   return text + ": a request takes about " + std::to_string(kBytesPerRequest) + " bytes";
+}
+
+void check_not_a_spec(const std::string& option, const std::string& file) {
+  const std::filesystem::path path(file);
+  std::error_code ignored;
+  if ((path.extension() == ".yaml" || path.extension() == ".yml") &&
+      std::filesystem::exists(path, ignored)) {
+    throw SpecError(option + ": " + file + " is there, and looks like a spec; name a new file");
+  }
 }
 
 void check_spec(const Spec& spec, const std::string& data_dir, bool every_workload) {

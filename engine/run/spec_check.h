@@ -15,6 +15,10 @@ void check_spec(const Spec& spec, const std::string& data_dir, bool every_worklo
 // What to do when a workload of the spec does not fit into memory.
 std::string too_little_memory(const Spec& spec);
 
+// Throws SpecError when the file that an option is to write is a YAML file that is there: a spec
+// was named where a new file was to be.
+void check_not_a_spec(const std::string& option, const std::string& file);
+
 }  // namespace servelab
 
 #endif  // SERVELAB_RUN_SPEC_CHECK_H_

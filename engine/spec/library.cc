@@ -181,6 +181,9 @@ std::string Library::spec_id(const std::string& path) const {
   std::error_code error;
   const fs::path file = fs::weakly_canonical(path, error);
   const fs::path relative = file.lexically_relative(fs::weakly_canonical(root_, error));
+  if (file.stem() == "." || file.stem() == "..") {
+    throw SpecError(path + ": a spec's file needs a name before .yaml: results are called by it");
+  }
   if (relative.empty() || *relative.begin() == "..") return fs::path(path).stem().string();
   return (relative.parent_path() / relative.stem()).generic_string();
 }

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import h5py
 import numpy as np
@@ -15,6 +16,8 @@ import cluster_results
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from analysis import h5_file  # noqa: E402
+
 ATTRIBUTES = {"backend": "twin", "hardware": "A800-80G", "model": "Llama-2-7B",
               "trace": "embedded (MAF2 statistics, ShareGPT lengths)"}
 SKEWNESS = [4, 8, 16, 32]
@@ -24,13 +27,36 @@ LATENCY = {"merged-only": [2.3, 1.5, 1.2, 1.1], "unmerged-only": [1.2, 1.3, 1.3,
            "slora": [1.0, 1.05, 1.1, 1.12]}
 
 
-def write_point(path: Path, datasets: dict[str, Any], attributes: dict[str, Any]) -> None:
+def write_point(path: Path, datasets: dict[str, Any], attributes: dict[str, Any],
+                summary: dict[str, float] | None = None) -> str:
+    """Writes a whole point file; returns its content digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         for name, value in {"schema": 1, "status": "VALID", **attributes}.items():
             file.attrs[name] = value
         for name, values in {"context": '{"servelab": "0.1.0"}', **datasets}.items():
             file[name] = values
+        for name, value in (summary or {}).items():
+            file.require_group("summary").attrs[name] = value
+        file.attrs["content_digest"] = h5_file.content_digest(file)
+        digest = file.attrs["content_digest"]
+    h5_file.seal(path)
+    return digest
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[h5py.File]:
+    """The file, open for changes; whole again afterwards, but for its content digest."""
+    unseal(path)
+    with h5py.File(path, "r+") as file:
+        yield file
+    h5_file.seal(path)
+
+
+def unseal(path: Path) -> None:
+    content = path.read_bytes()
+    if h5_file.ends_in_a_checksum(path):
+        path.write_bytes(content[:-h5_file.TRAILER_BYTES])
 
 
 class Spec:
@@ -45,14 +71,18 @@ class Spec:
             status: str = "VALID", datasets: dict[str, Any] | None = None,
             attributes: dict[str, str] | None = None) -> None:
         key = f"k{len(self.columns.get('key', [])):04d}"
-        row = {"technique": technique, "seed": seed, "status": status, "key": key,
-               "file": f"points/{key}.h5", "content_digest": f"digest of {key}",
+        path = self.folder / "points" / f"{key}.h5"
+        digest = write_point(path, datasets or {}, {"key": key, **(attributes or {})})
+        self.row({"technique": technique, "seed": seed, "status": status, "key": key,
+                  "content_digest": digest}, sweep, summary)
+
+    def row(self, columns: dict[str, Any], sweep: dict[str, Any],
+            summary: dict[str, float]) -> None:
+        row = {**columns, "file": f"points/{columns['key']}.h5",
                **{f"sweep.{k}": v for k, v in sweep.items()},
                **{f"summary.{k}": v for k, v in summary.items()}}
         for name, value in row.items():
             self.columns.setdefault(name, []).append(value)
-        write_point(self.folder / "points" / f"{key}.h5", datasets or {},
-                    {"key": key, "content_digest": row["content_digest"], **(attributes or {})})
 
     def write(self, **attributes: str) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +94,8 @@ class Spec:
                 file[f"columns/{name}"] = values
             for key in self.columns.get("key", []):
                 file[f"points/{key}"] = h5py.ExternalLink(f"points/{key}.h5", "/")
+            file.attrs["content_digest"] = h5_file.content_digest(file)
+        h5_file.seal(path)
         return path
 
 

@@ -13,10 +13,10 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-import h5py
 import pytest
-from archive_testing import SPEC, YAML, copy, describe_again, packed, reseal, small_results, tree
-from conftest import MAKERS
+from archive_testing import (
+    KEYS, SPEC, YAML, copy, describe_again, effective, packed, reseal, small_results, tree)
+from conftest import edited
 
 from analysis import draw
 from analysis.archive import checking, layout, packing
@@ -33,8 +33,8 @@ def test_unpacked_results_are_the_packed_ones(tmp_path: Path, capfd) -> None:
         assert (again / "results" / path.relative_to(results)).read_bytes() == path.read_bytes()
     assert (again / f"specs/{SPEC}.yaml").read_text() == YAML
     settings = json.loads((again / f"settings/{SPEC}.json").read_text())
-    assert len(settings) == 16 and settings[0]["effective"] == {"rate": 1, "seed": 0}
-    assert settings[0]["requested"] == {"rate": 1} and settings[0]["context"]["wall_s"] == 0.25
+    assert len(settings) == 16 and settings[0]["effective"] == json.loads(effective("slora", 1, 0))
+    assert settings[0]["requested"]["rate"] == 1 and settings[0]["context"]["wall_s"] == 0.25
     draw.draw(SPEC, results)
     for name in ("small.png", "small.pdf", "table.txt"):
         assert (again / f"results/{SPEC}/{name}").read_bytes() == \
@@ -64,15 +64,15 @@ def test_packing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_several_specs_and_their_verdicts(tmp_path: Path) -> None:
     root = tmp_path / "results"
-    for spec_id in ("dlora/fig10", "dlora/fig05", "dlora/fig06"):
-        MAKERS[spec_id](root)
-    (root / "verdicts.csv").write_text("claim,spec,verdict\nc1,dlora/fig10,holds\n"
-                                       "c2,dlora/fig14,holds\nc3,dlora/fig06,fails\n")
-    packing.pack(["dlora/fig10", "dlora/fig06"], root, tmp_path / "two.tar.zst")
+    for spec_id in ("mine/a", "mine/b", "mine/c"):
+        small_results(root, spec_id, seeds=range(1))
+    (root / "verdicts.csv").write_text("claim,spec,verdict\nc1,mine/a,holds\n"
+                                       "c2,mine/d,holds\nc3,mine/c,fails\n")
+    packing.pack(["mine/a", "mine/c"], root, tmp_path / "two.tar.zst")
     with checking.opened(tmp_path / "two.tar.zst") as archive:
-        assert archive.spec_ids == ["dlora/fig06", "dlora/fig10"]
+        assert archive.spec_ids == ["mine/a", "mine/c"]
         assert (archive.folder / "claims/verdicts.csv").read_text() == \
-            "claim,spec,verdict\nc1,dlora/fig10,holds\nc3,dlora/fig06,fails\n"
+            "claim,spec,verdict\nc1,mine/a,holds\nc3,mine/c,fails\n"
     assert main(["verify", str(tmp_path / "two.tar.zst")]) == 0
 
 
@@ -192,10 +192,10 @@ def test_requests_that_cannot_be_packed(tmp_path: Path, capfd) -> None:
     with (root / SPEC / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "in use by a servelab run" in refused(SPEC, "--out", str(tmp_path / "x"))
-    with h5py.File(collected.parent / "points/k0003.h5", "r+") as point:
+    with edited(collected.parent / f"points/{KEYS[3]}.h5") as point:
         point.attrs["content_digest"] = "another run's"
     before = tree(tmp_path)
-    assert "k0003.h5: is not the point that was collected" in refused(
+    assert f"{KEYS[3]}.h5: is not the point that was collected" in refused(
         SPEC, "--out", str(tmp_path / "x.tar.zst"))
     assert main(["pack", SPEC]) == 2 and "--out" in capfd.readouterr().err
     assert main(["unpack"]) == 2 and main(["wrap"]) == 2

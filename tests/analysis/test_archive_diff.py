@@ -7,12 +7,17 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from archive_testing import SPEC, packed, small_results
+from archive_testing import SPEC, packed as packed_of, plain_results
+from conftest import edited
 from scipy import stats as sps
 
 from analysis import stats
 from analysis.archive import comparing, packing
 from analysis.archive.cli import main
+
+
+def packed(folder: Path, name: str, factor=lambda t, p, s: 1.0) -> Path:
+    return packed_of(folder, name, factor, plain_results)
 
 
 def noise(seed: int, spread: float) -> float:
@@ -92,7 +97,7 @@ def test_p_values_are_those_of_the_paired_t_test() -> None:
 
 def test_one_seed_tells_nothing_of_noise(tmp_path: Path, capfd) -> None:
     for name, factor in (("a", 1.0), ("b", 2.0)):
-        small_results(tmp_path / name, factor=lambda t, p, s: factor, seeds=range(1))
+        plain_results(tmp_path / name, factor=lambda t, p, s: factor, seeds=range(1))
         packing.pack([SPEC], tmp_path / name, tmp_path / f"{name}.tar.zst")
     code, shown = diff(tmp_path / "a.tar.zst", tmp_path / "b.tar.zst", capfd)
     assert code == 0 and "8 differ with one seed" in shown and "(+100 %" in shown
@@ -100,10 +105,10 @@ def test_one_seed_tells_nothing_of_noise(tmp_path: Path, capfd) -> None:
 
 def test_what_is_lost_and_what_is_new(tmp_path: Path, capfd) -> None:
     for name, seeds in (("a", range(4)), ("b", range(1, 5))):
-        collected = small_results(tmp_path / name, seeds=seeds)
-        small_results(tmp_path / name, f"mine/only_{name}")
+        collected = plain_results(tmp_path / name, seeds=seeds)
+        plain_results(tmp_path / name, f"mine/only_{name}")
         if name == "b":
-            with h5py.File(collected, "r+") as file:
+            with edited(collected) as file:
                 del file["columns/summary.latency_per_token_p90_s"]
                 values = file["columns/summary.latency_per_token_mean_s"]
                 values[0] = np.nan
@@ -113,12 +118,12 @@ def test_what_is_lost_and_what_is_new(tmp_path: Path, capfd) -> None:
                 file["columns/summary.latency_per_token_p90_s"] = 2 * values[()]
                 file["columns/summary.more_s"] = values[()]
             key = "k0002"  # same content, other settings
-            with h5py.File(collected.parent / f"points/{key}.h5", "r+") as point:
+            with edited(collected.parent / f"points/{key}.h5") as point:
                 del point["spec/effective"]
                 point["spec/effective"] = json.dumps({"rate": 1, "engine": {"max_batch": 8}})
                 point.attrs["key"] = "other"
             (collected.parent / f"points/{key}.h5").rename(collected.parent / "points/other.h5")
-            with h5py.File(collected, "r+") as file:
+            with edited(collected) as file:
                 for column, old, new in (("key", key, "other"),
                                          ("file", f"points/{key}.h5", "points/other.h5")):
                     texts = [text.decode().replace(old, new) for text in file[f"columns/{column}"]]
@@ -139,7 +144,7 @@ def test_what_is_lost_and_what_is_new(tmp_path: Path, capfd) -> None:
 
 
 def test_archives_without_a_common_spec(tmp_path: Path, capfd) -> None:
-    small_results(tmp_path / "results", "mine/other")
+    plain_results(tmp_path / "results", "mine/other")
     packing.pack(["mine/other"], tmp_path / "results", tmp_path / "b")
     assert main(["diff", str(packed(tmp_path, "a")), str(tmp_path / "b")]) == 2
     assert f"holds no spec of {tmp_path / 'a'}, which holds {SPEC}" in capfd.readouterr().err

@@ -20,14 +20,14 @@ from analysis.figures import (_cdfs, _lora_workers, caraserve_a10g, caraserve_fi
 from analysis.results import Results
 from caraserve_results import (CAPABLE, FIGURES, cdfs, fig03, fig16, loads, requests, steps,
                                tab01)
-from conftest import ROOT, Spec
+from conftest import ROOT, Spec, edited
 
 
 def loaded(root: Path, datasets: dict) -> Results:
     spec = Spec(root, "a/b")
     spec.add("ondmd", 0, {}, {}, datasets=datasets)
     if "events/code" in datasets:
-        with h5py.File(root / "a/b/points/k0000.h5", "a") as file:
+        with edited(root / "a/b/points/k0000.h5") as file:
             file["events/code"].attrs["codes"] = ["load", "evict"]
     spec.write()
     return Results.load("a/b", root)

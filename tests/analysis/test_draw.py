@@ -12,7 +12,7 @@ import pytest
 
 from analysis import draw, style
 from analysis.results import Results
-from conftest import MAKERS, ROOT, Spec, fig07, latency_spec
+from conftest import MAKERS, ROOT, Spec, edited, fig07, latency_spec
 
 
 @pytest.mark.parametrize("spec_id", MAKERS)
@@ -192,7 +192,7 @@ def test_dollars_are_dollars(results_root, capsys):
     two_metrics(results_root, labels, ["VALID", "VALID"], trace="a $\\b$ trace", model="$m$ $")
     assert draw.main(["--results", str(results_root), "mine/plain"]) == 0, capsys.readouterr()
     latency_spec(results_root, "mine/sweep", ["slora", "dlora"], 1)
-    with h5py.File(results_root / "mine/sweep/collected.h5", "a") as file:
+    with edited(results_root / "mine/sweep/collected.h5") as file:
         names = [label + "$_{$" for label in file["columns/technique"].asstr()]
         del file["columns/technique"]
         file["columns/technique"] = names

@@ -29,7 +29,7 @@ def test_help_is_the_default_and_lists_every_verb():
     assert listed == {"help", "setup", "build", "test", "figures", "figures/<paper>/<fig>",
                       "conformance/<technique>", "report",
                       "cpu-figures", "gpu-bundle", "gpu-check", "gpu-figures", "fuzz", "smoke",
-                      "bench", "sanitize", "check-format", "doctor", "clean"}
+                      "bench", "mutate", "sanitize", "check-format", "doctor", "clean"}
 
 
 # Names of files that a shell or make would run a part of.
@@ -88,6 +88,72 @@ def test_a_figure_s_name_is_never_run(tree, name):
     assert calls(tree, f"figures/{name}", "FROM=x")[-1][6] == name
 
 
+# Goals that use each variable, and what none of them may make of it: commands.
+USERS = {
+    "BUILD": ["program", "build", "doctor", "bench", "test", "gpu-bundle", "gpu-check", "smoke",
+              "conformance/dlora", "clean", "figures", "help"],
+    "JOBS": ["program", "build", "test", "sanitize", "conformance/dlora"],
+    "SERVELAB_WERROR": ["program", "build", "sanitize"],
+    "CMAKE_FLAGS": ["program", "build", "sanitize", "help"],
+    "SETUP_FLAGS": ["setup", "python", "program", "fuzz", "check-format"],
+    "FUZZ_SECONDS": ["fuzz"],
+    "SERVELAB": ["figures", "smoke", "doctor", "gpu-figures", "test", "conformance/dlora"],
+    "PYTHON": ["figures", "report", "gpu-check", "test"],
+    "SERVELAB_DATA": ["program", "help", "figures"],
+    **dict.fromkeys(("FROM", "OUT", "BUNDLE", "PROFILE"),
+                    ["figures", "gpu-check", "gpu-figures"]),
+}
+
+
+def commands(tree: Path) -> dict[str, str]:
+    """An environment in which every command that a goal may call notes what it is given."""
+    for name in ("bin/cmake", "bin/ctest", "bin/clang++", "bin/nvidia-smi", "tests/run_shards.sh",
+                 "tests/fuzz/run.sh", "tests/gpu/bundle.sh", "tests/gpu/check.py"):
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tree / ".ci/setup", path)
+    (tree / "experiments/mine").mkdir(parents=True, exist_ok=True)
+    (tree / "experiments/mine/fig01.yaml").write_text("title: x\n")
+    (tree / "experiments/smoke").mkdir(exist_ok=True)
+    (tree / "experiments/smoke/x.yaml").write_text("title: x\n")
+    return {"PATH": f"{tree / 'bin'}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("variable", USERS)
+def test_no_variable_is_ever_run(tree, variable):
+    """Whatever a variable holds, typed after make or in the environment."""
+    environment = commands(tree)
+    for value in ("a'||touch X;'", '";touch X;"', "$(touch X)`touch X`$(shell touch X)",
+                  "a\ntouch X\n", "x; touch X"):
+        for number, goal in enumerate(USERS[variable]):
+            if number % 2:
+                make(goal, "OUT=out", f"{variable}={value}", folder=tree, **environment)
+            else:
+                make(goal, "OUT=out", folder=tree, **{**environment, variable: value})
+            assert not (tree / "X").exists(), (goal, value)
+
+
+def test_variables_arrive_as_they_were_typed(tree):
+    environment = commands(tree)
+
+    def given(*arguments: str) -> list[list[str]]:
+        (tree / "calls").unlink(missing_ok=True)
+        done = make(*arguments, folder=tree, **environment)
+        assert done.returncode == 0, done.stderr
+        return [call.split("\0") for call in (tree / "calls").read_text().split("\0\n")[:-1]]
+
+    for name in ("a b", "a'b", 'a"b', "a$b", "$(HOME)", "a;b", "a\nb"):
+        (tree / name).mkdir(exist_ok=True)
+        configured, built = given("program", f"BUILD={name}", f"JOBS={name}")[1:]
+        assert configured[1:5] == ["-S", ".", "-B", name] and built[1:3] == ["--build", name]
+        assert built[3:5] == ["-j", name]
+        assert given("fuzz", f"FUZZ_SECONDS={name}")[-1][1:] == [name]
+    (tree / "other").mkdir()
+    flags = given("program", "CMAKE_FLAGS=-DA='b c' \"-DD=$(E)\" -DF", "BUILD=other")[1]
+    assert flags[-3:] == ["-DA=b c", "-DD=$(E)", "-DF"]
+    assert given("setup", "SETUP_FLAGS=--needed 'a b'")[0] == [".ci/setup", "--needed", "a b"]
+
+
 def test_parts_of_a_build_are_added_and_never_taken_away(tree):
     cmake = tree / "bin/cmake"
     cmake.parent.mkdir()
@@ -126,14 +192,14 @@ def test_every_unknown_figure_is_named():
 def test_smoke_specs_can_be_drawn():
     shown = make("--dry-run", "figures/smoke/dlora")
     assert shown.returncode == 0, shown.stderr
-    assert 'build/servelab run "experiments/$NAME.yaml"' in shown.stdout
+    assert '"$SERVELAB" run "experiments/$NAME.yaml"' in shown.stdout
     assert 'analysis.draw "$NAME"' in shown.stdout
 
 
 def test_figures_runs_papers_specs_and_neither_base_nor_smoke():
     shown = make("--dry-run", "figures").stdout
     assert "-m analysis.draw" in shown
-    run = next(line for line in shown.splitlines() if line.startswith("build/servelab run"))
+    run = next(line for line in shown.splitlines() if line.startswith('"$SERVELAB" run'))
     assert "experiments/base" not in run and "smoke" not in run and "claims" not in run
 
 

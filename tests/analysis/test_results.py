@@ -12,7 +12,7 @@ from analysis.draw import main
 from analysis.errors import ResultsError, command_for
 from analysis.results import Results
 from analysis.verb import VerbError
-from conftest import MAKERS, Spec, fig05, latency_spec
+from conftest import MAKERS, Spec, edited, fig05, latency_spec
 
 MEAN = "latency_per_token_mean_s"
 
@@ -133,7 +133,7 @@ def test_truncated_point(results_root, capsys, spec_id, kept):
 
 def test_another_points_file(results_root, capsys):
     path = MAKERS["dlora/fig10"](results_root).parent / "points" / "k0003.h5"
-    with h5py.File(path, "a") as file:
+    with edited(path) as file:
         file.attrs["content_digest"] = "of an earlier run"
     assert "k0003.h5: is not the point that was collected; run: " in fails(
         capsys, results_root, "dlora/fig10")
@@ -141,7 +141,7 @@ def test_another_points_file(results_root, capsys):
 
 def test_absent_point_and_absent_dataset(results_root, capsys):
     path = fig05(results_root).parent / "points" / "k0003.h5"
-    with h5py.File(path, "a") as file:
+    with edited(path) as file:
         del file["replicas/lora"]
     assert "k0003.h5: has no dataset /replicas/lora; run: " in fails(
         capsys, results_root, "dlora/fig05")
@@ -151,11 +151,11 @@ def test_absent_point_and_absent_dataset(results_root, capsys):
 
 def test_datasets_that_the_spec_leaves_out(results_root, capsys):
     path = MAKERS["dlora/fig06"](results_root).parent / "points" / "k0000.h5"
-    with h5py.File(path, "a") as file:
+    with edited(path) as file:
         del file["gauges/merge_ratio"]
     assert "has no dataset /gauges/merge_ratio/time; the figure needs techniques that" in fails(
         capsys, results_root, "dlora/fig06")
-    with h5py.File(path, "a") as file:
+    with edited(path) as file:
         del file["series"]
     assert "; set record.series: true in the spec, then run: " in fails(
         capsys, results_root, "dlora/fig06")
@@ -179,7 +179,7 @@ def test_what_the_spec_caused_is_not_answered_with_another_run(results_root, cap
 ])
 def test_missing_column(results_root, capsys, column, message):
     path = MAKERS["dlora/fig10"](results_root)
-    with h5py.File(path, "a") as file:
+    with edited(path) as file:
         del file[f"columns/{column}"]
     assert message in fails(capsys, results_root, "dlora/fig10")
 

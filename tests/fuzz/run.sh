@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzzers and runs each for some seconds: tests/fuzz/run.sh [seconds each, default 30].
+# What reads results in Python has no coverage to follow, and runs three times as long
+# (tests/fuzz/readers.py), from the seed $FUZZ_SEED (default 0).
 # A finding ends it with the failing input kept in $BUILD/findings. Variables: BUILD (default
 # build-fuzz), CXX (default clang++).
 set -euo pipefail
@@ -36,6 +38,10 @@ for fuzzer in "${fuzzers[@]}"; do
   run_fuzzer "$fuzzer" &
   pids+=($!)
 done
+"$here/../../.venv/bin/python" "$here/readers.py" --seconds $((3 * seconds)) \
+  --first "${FUZZ_SEED:-0}" >"$build/readers.log" 2>&1 &
+readers=$!
+pids+=($!)
 failed=0
 for i in "${!fuzzers[@]}"; do
   code=0
@@ -44,4 +50,8 @@ for i in "${!fuzzers[@]}"; do
   sed '/^###### Recommended/,/^###### End/d' "$build/${fuzzers[i]}.log"
   if ((code)); then failed=$code; fi
 done
+code=0
+wait "$readers" || code=$?
+cat "$build/readers.log"
+if ((code)); then failed=$code; fi
 exit "$failed"

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "engine/record/hdf5_reader.h"
 #include "tests/support/program.h"
@@ -187,14 +188,28 @@ TEST_F(SpecRun, QuickFormHasAFolderOfItsOwn) {
   expect_one_error(run_program(none), 2, "this spec has no 'quick' section");
 }
 
-TEST_F(SpecRun, TwoRunsOnOneOutput) {
+TEST_F(SpecRun, TwoRunsShareOneOutput) {
   const std::string spec = long_spec();
+  ASSERT_EQ(run_program(run(spec, "alone")).code, 0);
   Program first(run(spec, "out"));
   ASSERT_TRUE(test::wait_for_files(points("out", "long"), 1, ".h5"));
   const ProgramResult second = run_program(run(spec, "out"));
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(first.wait().code, 0);
+  EXPECT_EQ(test::digests(folder_ / "out"), test::digests(folder_ / "alone"));
+  EXPECT_TRUE(fs::exists(folder_ / "out/long/collected.h5"));
+}
+
+TEST_F(SpecRun, AnotherFormOfASpecWaitsForTheFirst) {
+  const std::string spec = long_spec();
+  Program first(run(spec, "out"));
+  ASSERT_TRUE(test::wait_for_files(points("out", "long"), 1, ".h5"));
+  std::ofstream(spec, std::ios::app) << "# another form\n";
+  const ProgramResult second = run_program(run(spec, "out"));
   expect_one_error(second, 1,
                    "is in use by another servelab run (pid " + std::to_string(first.pid()) +
-                       "); wait for it or choose another folder with --out");
+                       ") of another form of the spec, or of another build; wait for it or choose "
+                       "another folder with --out");
   EXPECT_EQ(run_program(run(short_spec(), "out")).code, 0);  // another spec may run
   EXPECT_EQ(first.wait().code, 0);
 }
