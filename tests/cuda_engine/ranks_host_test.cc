@@ -26,6 +26,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
+constexpr const char* kSecret = "a secret of these tests";
 constexpr const char* kModel =
     "name: Wide\nlayers: 3\nhidden: 128\nheads: 4\nkv_heads: 2\nhead_dim: 64\nffn: 256\n"
     "vocab: 104\nqkv_bias: true\nmax_context_tokens: 256\nsource: test\n";
@@ -60,7 +61,8 @@ class RankProcesses : public ::testing::Test {
             {"WORLD_SIZE", std::to_string(ranks)},
             {"LOCAL_RANK", std::to_string(rank)},
             {"MASTER_ADDR", "127.0.0.1"},
-            {"MASTER_PORT", std::to_string(port_)}};
+            {"MASTER_PORT", std::to_string(port_)},
+            {"SERVELAB_RANKS_SECRET", kSecret}};
   }
   std::vector<std::string> command(const std::string& spec, const std::string& out,
                                    const std::string& timeout_s = "30") const {
@@ -369,6 +371,7 @@ TEST_F(RankProcesses, AnotherBuildIsRefused) {
   settings.at = {"127.0.0.1", port_};
   settings.ranks = 2;
   settings.identity = {"another build", ""};
+  settings.secret.text = kSecret;
   std::string error;
   try {
     ranks::RankGroup group(settings);

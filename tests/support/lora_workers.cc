@@ -3,7 +3,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -33,14 +32,17 @@ std::set<int> lora_workers_of(int process) {
   const std::filesystem::path processes = "/proc";
   std::set<int> found;
   std::error_code gone;
-  for (const auto& thread :
-       std::filesystem::directory_iterator(processes / std::to_string(process) / "task", gone)) {
-    std::ifstream list(thread.path() / "children");
+  using Threads = std::filesystem::directory_iterator;
+  for (Threads at(processes / std::to_string(process) / "task", gone); !gone && at != Threads();
+       at.increment(gone)) {
+    std::ifstream list(at->path() / "children");
     for (int child = 0; list >> child;) {
-      // A child is the engine's program until it has become its own.
+      // A child is the engine's program until it has become its own; one that ends while it is read
+      // fails the stream, whose buffer alone would throw.
       std::ifstream file(processes / std::to_string(child) / "cmdline");
-      const std::string line(std::istreambuf_iterator<char>(file), {});
-      if (line.find("lora-worker") != std::string::npos) found.insert(child);
+      for (std::string word; std::getline(file, word, '\0');) {
+        if (word.find("lora-worker") != std::string::npos) found.insert(child);
+      }
     }
   }
   return found;
