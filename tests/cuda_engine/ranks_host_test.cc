@@ -57,12 +57,9 @@ class RankProcesses : public ::testing::Test {
   }
 
   std::map<std::string, std::string> environment(int rank, int ranks) const {
-    return {{"RANK", std::to_string(rank)},
-            {"WORLD_SIZE", std::to_string(ranks)},
-            {"LOCAL_RANK", std::to_string(rank)},
-            {"MASTER_ADDR", "127.0.0.1"},
-            {"MASTER_PORT", std::to_string(port_)},
-            {"SERVELAB_RANKS_SECRET", kSecret}};
+    return {{"RANK", std::to_string(rank)},         {"WORLD_SIZE", std::to_string(ranks)},
+            {"LOCAL_RANK", std::to_string(rank)},   {"MASTER_ADDR", "127.0.0.1"},
+            {"MASTER_PORT", std::to_string(port_)}, {"SERVELAB_RANKS_SECRET", kSecret}};
   }
   std::vector<std::string> command(const std::string& spec, const std::string& out,
                                    const std::string& timeout_s = "30") const {
