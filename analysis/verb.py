@@ -77,7 +77,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def tell(error: Exception, code: int = BAD_INPUT) -> int:
-    """Prints the error's lines, at most ten, and returns the code."""
+    """Prints the error's lines, at most ten, unless a signal has made them; returns the code."""
+    if _caught:
+        return code
     lines = error.lines if isinstance(error, VerbError) else [str(error)]
     sys.stdout.flush()
     for line in lines[:10]:
@@ -91,24 +93,28 @@ class _Stopped(BaseException):
     """A signal: folders in the making are removed on the way out."""
 
 
+_caught: list[int] = []  # signals; a library may turn _Stopped into another exception
+
+
 def run(arguments: list[str] | None, parse: Callable[[list[str]], argparse.Namespace],
         command: Callable[[argparse.Namespace], int]) -> int:
     """Runs a verb on the program's arguments, or on those given; returns its exit code."""
-    caught: list[int] = []
+    _caught.clear()
 
     def stop(number: int, _: object) -> NoReturn:
-        caught.append(number)
+        _caught.append(number)
         raise _Stopped
 
     before = {number: signal.signal(number, stop)
               for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         with plain_streams():
-            return _run(sys.argv[1:] if arguments is None else arguments, parse, command)
-    except BaseException:  # a library may turn _Stopped into another exception
-        if not caught:
+            code = _run(sys.argv[1:] if arguments is None else arguments, parse, command)
+            return 128 + _caught[0] if _caught else code
+    except BaseException:
+        if not _caught:
             raise
-        return 128 + caught[0]
+        return 128 + _caught[0]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

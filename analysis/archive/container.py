@@ -221,6 +221,10 @@ class _Reader:
             raise ArchiveError(f"{self._archive}: declares {declared} bytes, the limit is "
                                f"{self._limit}; --limit sets another")
         free = shutil.disk_usage(self._folder).free
+        if self._limit is None and free // 2 < declared <= free:
+            raise ArchiveError(f"{self._archive}: declares {declared} bytes, more than half of the "
+                               f"{free} that are free in {self._folder.parent.parent}; --limit "
+                               "sets another bound")
         if declared > free:
             raise ArchiveError(f"{self._archive}: declares {declared} bytes, {free} are free in "
                                f"{self._folder.parent.parent}")

@@ -1,6 +1,6 @@
 """A point's /summary from its datasets, by the definitions of engine/record/summary.h: what
 `archive verify` compares with what a point says of itself. tests/analysis/test_derive.py compares
-both implementations, to the last bit, on runs of every technique.
+both implementations, to rounding, on runs of ten techniques.
 """
 from __future__ import annotations
 

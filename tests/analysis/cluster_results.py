@@ -1,6 +1,7 @@
 """Synthetic results of dLoRA's cluster figures, near what the twin gives."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Callable
 
@@ -116,9 +117,27 @@ def fig15(spec: Any, solver_s: float = 0.05) -> None:
                      datasets={"replicas/busy": np.full(8, 100 * 10**9)})
 
 
+def placements(spec: Any, techniques: list[str]) -> None:
+    """Four GPUs' worth of adapters at two sets of rates; the last method starves one GPU at the
+    end."""
+    for weights, counts in (("[0.6,0.3]", (32, 64, 128)), ("[0.075,0.0375]", (96, 192, 384))):
+        for count in counts:
+            for order, technique in enumerate(techniques):
+                bad = order == 2 and count == counts[-1]
+                gpus = min(4, 1 + order + count // counts[1])
+                unit = {"off": False, "adapter_slots": count // gpus, "devices": [0]}
+                spec.add(technique, 0, {"workload.popularity.weights": weights,
+                                        "workload.adapters.count": count},
+                         {"gpus_used": float(gpus), "infeasible_placements": float(bad),
+                          "feasible_tokens_per_s": float("nan") if bad else 30.0 * count,
+                          "total_tokens_per_s": 30.0 * count, "itl_mean_s": 0.02 + 0.005 * order},
+                         datasets={"context": json.dumps({"deployment": [unit] * gpus})})
+
+
 FILLERS: dict[str, Callable[[Any], None]] = {
     "dlora/fig02b": fig02b,
     "dlora/fig09": fig09,
+    "dlora/fig09_draws": lambda spec: over_rates(spec, ["peft", "dlora"]),
     "dlora/fig11a": lambda spec: over_rates(spec, ["rr", "proactive", "dlora"]),
     "dlora/fig11b": lambda spec: over_rates(spec, ["rr", "proactive", "dlora"],
                                             "workload.lengths.scale_ratio"),
@@ -126,6 +145,10 @@ FILLERS: dict[str, Callable[[Any], None]] = {
     "dlora/fig12": fig12,
     "dlora/fig13": fig13,
     "dlora/fig15": fig15,
+    "placement/fig10": lambda spec: placements(spec, ["proposed", "maxbase", "maxbase*"]),
+    "placement/fig11": lambda spec: placements(spec, ["proposed", "proposed-fast", "maxbase"]),
+    "placement/fig12": lambda spec: placements(spec, ["proposed", "proposed-lat",
+                                                      "dlora-proactive"]),
 }
 
 

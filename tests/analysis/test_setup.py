@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ["bash", "dirname", "sha256sum", "rm", "env", "mkdir", "cat", "chmod", "touch"]
-TOOLS = ["g++", "clang++", "cmake", "make", "ninja", "ccache", "git"]
+TOOLS = ["g++", "clang++", "cmake", "make", "ninja", "ccache", "git", "ssh-keygen"]
 HEADERS = ["hdf5.h", "yaml-cpp/yaml.h", "CLI/CLI.hpp", "fmt/core.h",
            "nlohmann/json.hpp", "gtest/gtest.h",
            "gmock/gmock.h", "benchmark/benchmark.h", "openssl/evp.h", "zlib.h",

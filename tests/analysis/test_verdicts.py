@@ -506,8 +506,8 @@ def test_make_figures_ends_with_the_verdicts():
     text = (ROOT / "Makefile").read_text()
     recipe = text[text.index("\nfigures: "):text.index("\ncpu-figures: ")]
     lines = [line.strip() for line in recipe.splitlines()]
-    drawn = [line.startswith("$(PYTHON) -m analysis.draw") for line in lines].index(True)
-    assert lines[drawn + 1] == "$(PYTHON) -m analysis.verdicts"
+    drawn = [line.startswith('"$$PYTHON" -m analysis.draw') for line in lines].index(True)
+    assert lines[drawn + 1] == '"$$PYTHON" -m analysis.verdicts'
 
 
 def test_numbers_are_short():
