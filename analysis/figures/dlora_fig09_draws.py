@@ -50,6 +50,7 @@ def draw(results: Results, out: Path) -> list[Path]:
                   color=look.color, linestyle=look.line, label=look.label)
     axes.set_xscale("log")
     axes.set(xlabel="largest rate within the SLO (requests/s)", ylabel="draws (%)")
-    style.finish(figure, results, axes.get_legend_handles_labels()[0])
+    style.finish(figure, results, axes.get_legend_handles_labels()[0],
+                 note="a step for each seed")
     return style.save(figure, out, "fig09_draws") + [
         style.write_text(out, "table.txt", table_of(results))]

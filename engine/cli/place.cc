@@ -318,6 +318,8 @@ int place_command(const PlaceArguments& arguments) {
                     [](const std::string* source) { return !source->empty(); }) != 1) {
     throw SpecError("place needs one of --adapters FILE, --spec SPEC and --trace FILE");
   }
+  refuse_to_replace("--out", arguments.out,
+                    {arguments.adapters, arguments.spec, arguments.trace, arguments.from});
   if (arguments.gpus == 0) throw SpecError("place needs --gpus N: how many there are");
   if (std::isnan(arguments.margin)) throw SpecError("--margin must be a number");
   if (!arguments.from.empty() && arguments.method == "proposed-lat") {

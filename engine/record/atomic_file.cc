@@ -60,6 +60,16 @@ std::string system_reason(int error_number) {
   }
 }
 
+void refuse_to_replace(const std::string& option, const std::string& written,
+                       const std::vector<std::string>& read) {
+  for (const std::string& input : read) {
+    std::error_code ignored;
+    if (!std::filesystem::equivalent(written, input, ignored)) continue;
+    throw SpecError(option + ": " + written + " would replace " + input +
+                    ", which is read; choose another name");
+  }
+}
+
 std::string checksum_trailer(std::span<const std::byte> bytes) {
   Sha256 sha;
   sha.update(bytes.data(), bytes.size());

@@ -5,12 +5,18 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace servelab {
 
 // Saves `bytes` as `path`. Throws SpecError with the path, the system's reason and a remedy; the
 // temporary file is gone then, and an earlier file at `path` is untouched.
 void save_atomically(const std::string& path, std::span<const std::byte> bytes);
+
+// Throws SpecError, naming `option`, where `written` is a file that is read too. Empty names are
+// none.
+void refuse_to_replace(const std::string& option, const std::string& written,
+                       const std::vector<std::string>& read);
 
 // A checksum line that is appended to a file's bytes. HDF5 ignores what follows its own end, but
 // may crash on bytes that were damaged: so files are checked before the library opens them.

@@ -248,6 +248,18 @@ def test_bad_input_is_one_line(fitted, tmp_path, adapters, arguments, code, says
 
 
 @needs_servelab
+def test_a_plan_replaces_nothing_that_it_is_made_from(fitted, tmp_path):
+    (tmp_path / "a.csv").write_text(ADAPTERS)
+    common = ["--adapters", tmp_path / "a.csv", "--predictor", fitted[1], "--gpus", "4"]
+    done = place(*common, "--out", tmp_path / "a.csv")
+    assert done.returncode == 2 and "would replace" in done.stderr
+    assert (tmp_path / "a.csv").read_text() == ADAPTERS
+    assert place(*common, "--out", tmp_path / "plan.json").returncode == 0
+    done = place(*common, "--from", tmp_path / "plan.json", "--out", tmp_path / "plan.json")
+    assert done.returncode == 2 and "plan.json, which is read" in done.stderr
+
+
+@needs_servelab
 def test_a_damaged_predictor_is_one_line(fitted, tmp_path):
     whole = fitted[1].read_bytes()
     (tmp_path / "a.csv").write_text(ADAPTERS)
