@@ -36,7 +36,8 @@ def scenarios(results: Results) -> list[tuple[str, np.ndarray]]:
     if any(name.endswith(".model") for name in results.sweep_columns):
         names = [str(name) for name in results.columns["sweep.model"]]
     rates = [json.loads(str(text)) for text in results.columns[results.sweep("weights")]]
-    titles = [f"{name}\n{rate[0]:.2g} to {rate[-1]:.2g} /s".strip() for name, rate in zip(names, rates)]
+    titles = [f"{name}\n{rate[0]:.2g} to {rate[-1]:.2g} /s".strip()
+              for name, rate in zip(names, rates)]
     return [(title, np.array([one == title for one in titles])) for title in dict.fromkeys(titles)]
 
 
