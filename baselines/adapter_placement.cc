@@ -321,7 +321,7 @@ class DloraPlacement final : public Placed {
   Deployment place(const DeploymentView& view) const override {
     const PackingProblem known = problem_of(view);
     int widest = 0;
-    for (const PackedAdapter& adapter : known.adapters) widest = std::max(widest, adapter.rank);
+    for (const AdapterDemand& adapter : known.adapters) widest = std::max(widest, adapter.rank);
     const std::int64_t without = known.kv_tokens(0, widest);
     PlacementProblem problem;
     problem.load.assign(view.long_term_shares().begin(), view.long_term_shares().end());

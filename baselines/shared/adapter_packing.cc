@@ -20,9 +20,9 @@ Packing refused(std::string why) {
   return packing;
 }
 
-void set_adapters(std::span<const PackedAdapter> adapters, PackedGpu* gpu) {
+void set_adapters(std::span<const AdapterDemand> adapters, PackedGpu* gpu) {
   gpu->adapters.clear();
-  for (const PackedAdapter& adapter : adapters) gpu->adapters.push_back(adapter.id);
+  for (const AdapterDemand& adapter : adapters) gpu->adapters.push_back(adapter.id);
   std::sort(gpu->adapters.begin(), gpu->adapters.end());
 }
 
@@ -77,7 +77,7 @@ bool test_allocation(const GpuFeatures& all, const PackingModels& models, const 
 
 }  // namespace
 
-void GpuFeatures::add(const PackedAdapter& adapter) {
+void GpuFeatures::add(const AdapterDemand& adapter) {
   ++count_;
   widest_ = std::max(widest_, adapter.rank);
   rate_sum_ += adapter.rate;
@@ -106,12 +106,12 @@ PackingModels rules_of(const Predictor& predictor) {
   return {&predictor.throughput_rules, &predictor.starvation_rules};
 }
 
-std::vector<PackedAdapter> priority_order(std::vector<PackedAdapter> adapters) {
-  std::sort(adapters.begin(), adapters.end(), [](const PackedAdapter& a, const PackedAdapter& b) {
+std::vector<AdapterDemand> priority_order(std::vector<AdapterDemand> adapters) {
+  std::sort(adapters.begin(), adapters.end(), [](const AdapterDemand& a, const AdapterDemand& b) {
     if (a.rank != b.rank) return a.rank > b.rank;
     return a.rate != b.rate ? a.rate > b.rate : a.id < b.id;
   });
-  std::vector<PackedAdapter> ordered;
+  std::vector<AdapterDemand> ordered;
   ordered.reserve(adapters.size());
   for (std::size_t begin = 0, end = 0; begin < adapters.size(); begin = end) {
     while (end < adapters.size() && adapters[end].rank == adapters[begin].rank) ++end;
@@ -128,7 +128,7 @@ std::vector<PackedAdapter> priority_order(std::vector<PackedAdapter> adapters) {
 // the head of the queue moves back to it.
 Packing pack_greedily(const PackingProblem& problem, const PackingModels& models,
                       const GreedyOptions& options) {
-  const std::vector<PackedAdapter> queue = priority_order(problem.adapters);
+  const std::vector<AdapterDemand> queue = priority_order(problem.adapters);
   Packing packing;
   std::size_t head = 0;
   while (head < queue.size()) {
@@ -169,13 +169,13 @@ Packing pack_greedily(const PackingProblem& problem, const PackingModels& models
 namespace {
 
 // The GPUs of adapters by GPU, each with the slots that `slots_of` says.
-Packing packed(const std::vector<std::vector<PackedAdapter>>& by_gpu,
+Packing packed(const std::vector<std::vector<AdapterDemand>>& by_gpu,
                const std::function<int(int adapters)>& slots_of) {
   Packing packing;
-  for (const std::vector<PackedAdapter>& adapters : by_gpu) {
+  for (const std::vector<AdapterDemand>& adapters : by_gpu) {
     PackedGpu gpu;
     GpuFeatures all;
-    for (const PackedAdapter& adapter : priority_order(adapters)) all.add(adapter);
+    for (const AdapterDemand& adapter : priority_order(adapters)) all.add(adapter);
     set_adapters(adapters, &gpu);
     gpu.slots = adapters.empty() ? 0 : slots_of(all.adapters());
     gpu.slot_rank = all.widest();
@@ -191,12 +191,12 @@ namespace {
 
 // The A_max with the highest throughput for these adapters, if they do not starve with it.
 std::optional<PackedGpu> settle(const PackingProblem& problem, const PackingModels& models,
-                                const std::vector<PackedAdapter>& adapters) {
+                                const std::vector<AdapterDemand>& adapters) {
   PackedGpu best;
   if (adapters.empty()) return best;
   if (adapters.size() > static_cast<std::size_t>(kTestingPoints.back())) return std::nullopt;
   GpuFeatures all;
-  for (const PackedAdapter& adapter : priority_order(adapters)) all.add(adapter);
+  for (const AdapterDemand& adapter : priority_order(adapters)) all.add(adapter);
   best.slot_rank = all.widest();
   best.tokens_per_s = -1;
   int before = 0;
@@ -223,18 +223,18 @@ std::optional<PackedGpu> settle(const PackingProblem& problem, const PackingMode
 
 Packing pack_again(const PackingProblem& problem, const PackingModels& models,
                    const std::vector<int>& gpu_before) {
-  std::vector<std::vector<PackedAdapter>> by_gpu(static_cast<std::size_t>(problem.gpus));
-  std::vector<PackedAdapter> homeless;
+  std::vector<std::vector<AdapterDemand>> by_gpu(static_cast<std::size_t>(problem.gpus));
+  std::vector<AdapterDemand> homeless;
   for (std::size_t i = 0; i < problem.adapters.size(); ++i) {
     const int gpu = gpu_before[i];
     (gpu >= 0 && gpu < problem.gpus ? by_gpu[static_cast<std::size_t>(gpu)] : homeless)
         .push_back(problem.adapters[i]);
   }
   Packing packing;
-  for (std::vector<PackedAdapter>& adapters : by_gpu) {
+  for (std::vector<AdapterDemand>& adapters : by_gpu) {
     std::stable_sort(
         adapters.begin(), adapters.end(),
-        [](const PackedAdapter& a, const PackedAdapter& b) { return a.rate < b.rate; });
+        [](const AdapterDemand& a, const AdapterDemand& b) { return a.rate < b.rate; });
     std::optional<PackedGpu> gpu = settle(problem, models, adapters);
     for (; !gpu; gpu = settle(problem, models, adapters)) {
       homeless.push_back(adapters.back());
@@ -246,7 +246,7 @@ Packing pack_again(const PackingProblem& problem, const PackingModels& models,
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_partition(order.begin(), order.end(),
                         [&](std::size_t gpu) { return !by_gpu[gpu].empty(); });
-  for (const PackedAdapter& adapter : priority_order(homeless)) {
+  for (const AdapterDemand& adapter : priority_order(homeless)) {
     bool is_placed = false;
     for (const std::size_t at : order) {
       by_gpu[at].push_back(adapter);
@@ -266,9 +266,9 @@ Packing pack_again(const PackingProblem& problem, const PackingModels& models,
 }
 
 Packing pack_for_latency(const PackingProblem& problem, const PackingModels& models) {
-  std::vector<std::vector<PackedAdapter>> by_gpu(static_cast<std::size_t>(problem.gpus));
+  std::vector<std::vector<AdapterDemand>> by_gpu(static_cast<std::size_t>(problem.gpus));
   std::vector<double> rate(by_gpu.size());
-  for (const PackedAdapter& adapter : priority_order(problem.adapters)) {
+  for (const AdapterDemand& adapter : priority_order(problem.adapters)) {
     const auto to =
         static_cast<std::size_t>(std::min_element(rate.begin(), rate.end()) - rate.begin());
     by_gpu[to].push_back(adapter);
@@ -292,10 +292,10 @@ Packing pack_for_latency(const PackingProblem& problem, const PackingModels& mod
 
 Packing pack_by_backbone(const PackingProblem& problem, double most_requests_per_s,
                          double slot_share) {
-  std::vector<std::vector<PackedAdapter>> by_gpu(static_cast<std::size_t>(problem.gpus));
+  std::vector<std::vector<AdapterDemand>> by_gpu(static_cast<std::size_t>(problem.gpus));
   std::size_t at = 0;
   double rate = 0;
-  for (const PackedAdapter& adapter : problem.adapters) {
+  for (const AdapterDemand& adapter : problem.adapters) {
     if (!by_gpu[at].empty() && rate + adapter.rate > most_requests_per_s) {
       if (++at == by_gpu.size()) {
         return refused("starvation: the adapters bring more requests than " +
@@ -313,8 +313,8 @@ Packing pack_by_backbone(const PackingProblem& problem, double most_requests_per
 
 Packing pack_at_random(const PackingProblem& problem, std::uint64_t seed) {
   RngStream rng(seed, "placement");
-  std::vector<std::vector<PackedAdapter>> by_gpu(static_cast<std::size_t>(problem.gpus));
-  for (const PackedAdapter& adapter : problem.adapters) {
+  std::vector<std::vector<AdapterDemand>> by_gpu(static_cast<std::size_t>(problem.gpus));
+  for (const AdapterDemand& adapter : problem.adapters) {
     by_gpu[static_cast<std::size_t>(rng.below(by_gpu.size()))].push_back(adapter);
   }
   return packed(by_gpu, [&rng](int adapters) {

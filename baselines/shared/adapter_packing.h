@@ -19,7 +19,7 @@ namespace servelab {
 // GPU with the last of them takes no more: no simulation that the models know had more.
 inline constexpr std::array kTestingPoints = {8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384};
 
-struct PackedAdapter {
+struct AdapterDemand {
   AdapterId id;
   int rank;
   double rate;  // requests/s
@@ -29,7 +29,7 @@ struct PackedAdapter {
 using KvTokens = std::function<std::int64_t(int slots, int rank)>;
 
 struct PackingProblem {
-  std::vector<PackedAdapter> adapters;
+  std::vector<AdapterDemand> adapters;
   int gpus = 1;
   KvTokens kv_tokens;
 };
@@ -52,7 +52,7 @@ struct Packing {
 // same for the same adapters; methods add in an order of size and rate, not of ids.
 class GpuFeatures {
  public:
-  void add(const PackedAdapter& adapter);
+  void add(const AdapterDemand& adapter);
   Features with_slots(int slots) const;
   int adapters() const { return count_; }
   int widest() const { return widest_; }
@@ -78,7 +78,7 @@ struct GreedyOptions {
 
 // PrioritySorting: sizes descending; of one size rates zigzag (highest, lowest, second highest,
 // ...).
-std::vector<PackedAdapter> priority_order(std::vector<PackedAdapter> adapters);
+std::vector<AdapterDemand> priority_order(std::vector<AdapterDemand> adapters);
 
 // Algorithms 1 and 2.
 Packing pack_greedily(const PackingProblem& problem, const PackingModels& models,

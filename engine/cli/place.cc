@@ -107,7 +107,7 @@ Packing pack(const PlaceArguments& arguments, const Predictor& predictor,
 std::string too_hot(const std::vector<NamedAdapter>& adapters, const PackingProblem& problem,
                     const Predictor& predictor) {
   std::string text;
-  for (const PackedAdapter& adapter : problem.adapters) {
+  for (const AdapterDemand& adapter : problem.adapters) {
     const auto starves = [&](int copies) {
       GpuFeatures alone;
       alone.add({adapter.id, adapter.rank, adapter.rate / copies});

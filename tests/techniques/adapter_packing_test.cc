@@ -34,13 +34,13 @@ Forest stump(Feature feature, double threshold, double low, double high) {
 
 AdapterId id_of(std::size_t i) { return static_cast<AdapterId>(static_cast<std::uint32_t>(i)); }
 
-PackingProblem problem_of(std::vector<PackedAdapter> adapters, int gpus) {
+PackingProblem problem_of(std::vector<AdapterDemand> adapters, int gpus) {
   return {std::move(adapters), gpus, [](int, int) { return std::int64_t{1}; }};
 }
 
 // So many adapters alike.
 PackingProblem alike(int adapters, int gpus, int rank = 8, double rate = 1) {
-  std::vector<PackedAdapter> all;
+  std::vector<AdapterDemand> all;
   for (int i = 0; i < adapters; ++i)
     all.push_back({id_of(static_cast<std::size_t>(i)), rank, rate});
   return problem_of(all, gpus);
@@ -87,10 +87,10 @@ TEST(Forest, RefusesArraysThatAreNoTrees) {
 }
 
 TEST(AdapterPacking, OrdersBySizeThenZigzagByRate) {
-  const std::vector<PackedAdapter> ordered = priority_order(
+  const std::vector<AdapterDemand> ordered = priority_order(
       {{id_of(0), 8, 1}, {id_of(1), 16, 5}, {id_of(2), 8, 4}, {id_of(3), 8, 3}, {id_of(4), 8, 2}});
   std::vector<std::uint32_t> ids;
-  for (const PackedAdapter& adapter : ordered) {
+  for (const AdapterDemand& adapter : ordered) {
     ids.push_back(static_cast<std::uint32_t>(index(adapter.id)));
   }
   EXPECT_THAT(ids, ElementsAre(1, 2, 0, 3, 4));
@@ -98,8 +98,8 @@ TEST(AdapterPacking, OrdersBySizeThenZigzagByRate) {
 
 TEST(AdapterPacking, FeaturesAreThoseOfTheAdapters) {
   GpuFeatures all;
-  for (const PackedAdapter& adapter : {PackedAdapter{id_of(0), 8, 1}, PackedAdapter{id_of(1), 8, 3},
-                                       PackedAdapter{id_of(2), 32, 2}}) {
+  for (const AdapterDemand& adapter : {AdapterDemand{id_of(0), 8, 1}, AdapterDemand{id_of(1), 8, 3},
+                                       AdapterDemand{id_of(2), 32, 2}}) {
     all.add(adapter);
   }
   const Features features = all.with_slots(2);

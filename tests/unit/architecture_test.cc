@@ -6,6 +6,9 @@
 #include <fstream>
 #include <map>
 #include <regex>
+#include <set>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -96,6 +99,37 @@ TEST(Architecture, IncludesFollowTheArrows) {
     }
   }
   EXPECT_GT(files, 40);
+}
+
+// Two types of one name in one namespace are undefined behaviour that no linker tells: either's
+// destructor may run for both.
+TEST(Architecture, OneNameIsOneType) {
+  const std::regex type(R"(^(class|struct|union) (\w+)( final)?( :.*| \{.*|)$)");
+  const std::regex opened(R"(^namespace( [\w:]+)? \{$)");
+  const fs::path root = SERVELAB_SOURCE_DIR;
+  std::map<std::string, std::set<std::string>> files_of;
+  for (const char* folder : {"engine", "baselines", "kernels"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      const std::string kind = entry.path().extension();
+      if (kind != ".h" && kind != ".cc" && kind != ".cu" && kind != ".cuh") continue;
+      std::ifstream file(entry.path());
+      std::vector<std::string> inside;  // namespaces; "" is an unnamed one
+      std::smatch found;
+      for (std::string line; std::getline(file, line);) {
+        if (std::regex_match(line, found, opened)) inside.push_back(found[1]);
+        if (line.rfind("}  // namespace", 0) == 0 && !inside.empty()) inside.pop_back();
+        if (std::find(inside.begin(), inside.end(), "") != inside.end()) continue;
+        if (!std::regex_match(line, found, type)) continue;
+        std::string name;
+        for (const std::string& each : inside) name += each + "::";
+        files_of[name + found[2].str()].insert(fs::relative(entry.path(), root));
+      }
+    }
+  }
+  EXPECT_GT(files_of.size(), 400u);
+  for (const auto& [name, files] : files_of) {
+    EXPECT_EQ(files.size(), 1u) << name << " in " << ::testing::PrintToString(files);
+  }
 }
 
 }  // namespace
