@@ -87,7 +87,7 @@ fi
 endef
 
 .PHONY: help setup program python build test figures report cpu-figures gpu-bundle gpu-check gpu-figures \
-        fuzz bench mutate check-format sanitize smoke doctor clean force
+        fuzz bench bench-peers mutate check-format sanitize smoke doctor clean force
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z][^:]*:.*## / { printf "  make %-24s %s\n", $$1, $$2 } \
@@ -206,6 +206,16 @@ bench: build  ## kernels, engine steps and the serving core against the machine'
 	"$$BUILD/kernels/bench/servelab_kernel_bench"
 	-"$$BUILD/tests/servelab_engine_bench"
 	"$$BUILD/tests/servelab_bench"
+
+PEERS := tests/bench/peers
+bench-peers: build python  ## the CPU engine beside llama.cpp, compiled here first (10 minutes, once)
+	@env="$$BUILD/peers/env"; \
+	cmp -s $(PEERS)/requirements.txt "$$env/requirements.txt" || { \
+	  "$$PYTHON" -m venv --clear "$$env" && \
+	  CMAKE_ARGS=-DGGML_NATIVE=ON CMAKE_BUILD_PARALLEL_LEVEL="$$JOBS" "$$env/bin/python" -m pip \
+	    install --quiet --disable-pip-version-check --no-binary llama-cpp-python \
+	    -r $(PEERS)/requirements.txt && cp $(PEERS)/requirements.txt "$$env"; }
+	"$$BUILD/peers/env/bin/python" $(PEERS)/compare.py "$$BUILD"
 
 fuzz:  ## fuzz the parsers of what comes from outside, FUZZ_SECONDS each (30)
 	@$(SETUP) --tests --fuzz

@@ -29,7 +29,8 @@ def test_help_is_the_default_and_lists_every_verb():
     assert listed == {"help", "setup", "build", "test", "figures", "figures/<paper>/<fig>",
                       "conformance/<technique>", "report",
                       "cpu-figures", "gpu-bundle", "gpu-check", "gpu-figures", "fuzz", "smoke",
-                      "bench", "mutate", "sanitize", "check-format", "doctor", "clean"}
+                      "bench", "bench-peers", "mutate", "sanitize", "check-format",
+                      "doctor", "clean"}
 
 
 # Names of files that a shell or make would run a part of.
@@ -90,9 +91,10 @@ def test_a_figure_s_name_is_never_run(tree, name):
 
 # Goals that use each variable, and what none of them may make of it: commands.
 USERS = {
-    "BUILD": ["program", "build", "doctor", "bench", "test", "gpu-bundle", "gpu-check", "smoke",
+    "BUILD": ["program", "build", "doctor", "bench", "bench-peers", "test", "gpu-bundle",
+              "gpu-check", "smoke",
               "conformance/dlora", "clean", "figures", "help"],
-    "JOBS": ["program", "build", "test", "sanitize", "conformance/dlora"],
+    "JOBS": ["program", "build", "test", "sanitize", "conformance/dlora", "bench-peers"],
     "SERVELAB_WERROR": ["program", "build", "sanitize"],
     "CMAKE_FLAGS": ["program", "build", "sanitize", "help"],
     "SETUP_FLAGS": ["setup", "python", "program", "fuzz", "check-format"],
