@@ -106,6 +106,27 @@ def out_of_fold(model: BaseEstimator, target: str, x: np.ndarray, y: np.ndarray)
     return cross_val_predict(model, x, y, cv=folds(target))
 
 
+# Margins are tried in steps of a hundredth, up to twice the rates.
+_MARGINS = np.arange(101) / 100
+
+
+def margin(model: BaseEstimator, x: np.ndarray, starved: np.ndarray) -> float:
+    """The least share by which to take the rates of `x` too high so that `model` predicts every GPU
+    that starved to do so; x must not be what it was fitted to. NaN where no margin does."""
+    for share in _MARGINS:
+        if model.predict(raised(x[starved], share)).all():
+            return float(share)
+    return float("nan")
+
+
+def raised(x: np.ndarray, share: float) -> np.ndarray:
+    """Features at rates that are higher by a share, in single precision (engine's
+    PackingModels::raised)."""
+    x = x.copy()
+    x[:, 1:3] *= np.float32(1 + share)
+    return x
+
+
 def small_tree(target: str, x: np.ndarray, y: np.ndarray) -> Any:
     """One fitted tree of at most MOST_RULES rules: the number that does best out of fold, less
     PENALTY for each rule. Errors of throughput count by their share of it."""
