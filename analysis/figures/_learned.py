@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis import style
 from analysis.errors import ResultsError
-from analysis.results import Results
 from analysis.train import flat, measured_runs, models, table
 from analysis.train.cli import known_settings
 from analysis.verb import VerbError
@@ -74,15 +71,3 @@ def error(server: str, target: str, family: str) -> float:
 @functools.cache
 def rules(server: str, target: str, family: str) -> int:
     return flat.flatten(fitted(server, target, family), merge_equal=family == "tree").rules
-
-
-def draw_table(results: Results, out: Path, name: str, heads: list[str], rows: list[list[str]],
-               note: str) -> list[Path]:
-    """The table as a picture, published rows grey, and as text."""
-    figure, axes = plt.subplots(figsize=(style.TWO_COLUMNS_IN, 0.7 + 0.19 * len(rows)))
-    style.cell_table(axes, rows, heads, [0.96 / len(heads)] * len(heads), red=[False] * len(rows),
-                     grey=["paper" in row[0] for row in rows])
-    style.finish(figure, results, note=note)
-    lines = ["".join(f"{cell:>22}" for cell in row).rstrip() for row in [heads, *rows]]
-    return style.save(figure, out, name) + [
-        style.write_text(out, "table.txt", "\n".join(lines) + "\n")]

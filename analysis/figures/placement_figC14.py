@@ -27,7 +27,7 @@ def draw(results: Results, out: Path) -> list[Path]:
     figure, panels = plt.subplots(2, 1, figsize=(style.TWO_COLUMNS_IN, 6.5), height_ratios=[1, 2])
     for axes, (server, target, unit) in zip(panels, TREES):
         plot_tree(_learned.fitted(server, target, "tree"), ax=axes, feature_names=list(FEATURES),
-                  impurity=False, label="none", precision=2, fontsize=2.6, rounded=True,
+                  impurity=False, label="none", precision=2, fontsize=3, rounded=True,
                   proportion=True)
         axes.set_title(f"{server}: {unit}, {_learned.rules(server, target, 'tree')} rules",
                        fontsize=7)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis.figures import _learned
+from analysis.figures import _learned, _parts
 from analysis.results import Results
 
 FAMILIES = {"rf": "RF", "tree": "Small Tree"}
@@ -37,5 +37,5 @@ def draw(results: Results, out: Path) -> list[Path]:
         rows += [[f"{server}, paper", FAMILIES[family], *published]
                  for family, published in PAPER[server].items()]
     heads = ["server", "model", "rules", "throughput, SMAPE %", "rules", "starvation, F1"]
-    return _learned.draw_table(results, out, "tab04", heads, rows,
-                               "models see simulated GPUs alone; judged by runs of vLLM 0.8.5")
+    return _parts.draw_table(results, out, "tab04", heads, rows,
+                             "models see simulated GPUs alone; judged by runs of vLLM 0.8.5")

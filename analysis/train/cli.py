@@ -153,7 +153,8 @@ def _fit(options: argparse.Namespace) -> int:
           "macro-F1; ms a prediction, one row at a time")
     held_out = _held_out(options.held_out, data.about) if options.held_out else None
     forests: dict[str, flat.Forest] = {}
-    margins = []
+    fits: list[Any] = []
+    trees: list[Any] = []
     error = float("nan")
     for target in models.TARGETS:
         y = labels[target]
@@ -164,19 +165,18 @@ def _fit(options: argparse.Namespace) -> int:
             model.fit(x, y)
             if family == "rf":
                 forests[target] = flat.flatten(model)
-                if target == "starvation":
-                    margins.append(_margin(model, held_out))
+                fits.append(model)
                 if target == "throughput":
                     error = float(np.quantile(np.abs(guess - y) / np.maximum(guess, 1), 0.9))
             _tell(target, family, model, _rules(forests, target) if family == "rf" else "",
                   guess, y, measured)
         tree = models.small_tree(target, x, y)
-        if target == "starvation":
-            margins.append(_margin(tree, held_out))
+        trees.append(tree)
         forests[target + "_rules"] = flat.flatten(tree, merge_equal=True)
         guess = models.out_of_fold(type(tree)(max_leaf_nodes=tree.get_n_leaves(),
                                               random_state=models.SEED), target, x, y)
         _tell(target, "tree", tree, _rules(forests, target + "_rules"), guess, y, measured)
+    margins = [_margin(pair, held_out) for pair in (fits, trees)]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     predictor_file.write(predictor_file.Predictor(data.about, x.min(axis=0), x.max(axis=0),
                                                   forests, error, (margins[0], margins[1])),
@@ -207,14 +207,15 @@ def _held_out(path: Path, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray
     return x, starved
 
 
-def _margin(model: Any, held_out: tuple[np.ndarray, np.ndarray] | None) -> float:
+def _margin(pair: list[Any], held_out: tuple[np.ndarray, np.ndarray] | None) -> float:
+    """Of the models of models.TARGETS."""
     from analysis.train import models
     if held_out is None:
         return 0.0
-    found = models.margin(model, *held_out)
+    found = models.margin(*pair, *held_out)
     if not np.isfinite(found):
-        raise VerbError("with no margin up to 100 % is every GPU that starves predicted to; train "
-                        "on more rows")
+        raise VerbError("with every margin up to 100 % a GPU that starves is proposed; train on "
+                        "more rows")
     return found
 
 

@@ -134,6 +134,12 @@ def placements(spec: Any, techniques: list[str]) -> None:
                          datasets={"context": json.dumps({"deployment": [unit] * gpus})})
 
 
+def servers(spec: Any) -> None:
+    """A point for each of the two servers whose models are in the table."""
+    for model in ("llama-3.1-8b", "qwen2.5-7b"):
+        spec.add("vllm-lora", 0, {"model": model}, {"total_tokens_per_s": 3000.0})
+
+
 FILLERS: dict[str, Callable[[Any], None]] = {
     "dlora/fig02b": fig02b,
     "dlora/fig09": fig09,
@@ -147,6 +153,7 @@ FILLERS: dict[str, Callable[[Any], None]] = {
     "dlora/fig15": fig15,
     "placement/fig10": lambda spec: placements(spec, ["proposed", "maxbase", "maxbase*"]),
     "placement/fig11": lambda spec: placements(spec, ["proposed", "proposed-fast", "maxbase"]),
+    **{f"placement/{name}": servers for name in ("tab03", "tab04", "figC14")},
     "placement/fig12": lambda spec: placements(spec, ["proposed", "proposed-lat",
                                                       "dlora-proactive"]),
 }
