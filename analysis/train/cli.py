@@ -199,11 +199,13 @@ def _held_out(path: Path, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray
     data = table.read(path)
     for name in ("model", "hardware"):
         if data.about[name] != about[name]:
-            raise VerbError(f"{shown(path)}: is of {name} '{data.about[name]}', not '{about[name]}'")
+            raise VerbError(f"{shown(path)}: is of {name} '{data.about[name]}', not "
+                            f"'{about[name]}'")
     x, _, starved = table.arrays(data.served)
-    if np.count_nonzero(starved) < _LEAST_HELD_OUT:
-        raise VerbError(f"{shown(path)}: has {np.count_nonzero(starved)} rows that starve; a margin "
-                        f"needs {_LEAST_HELD_OUT}")
+    count = np.count_nonzero(starved)
+    if count < _LEAST_HELD_OUT:
+        raise VerbError(f"{shown(path)}: has {count} rows that starve; a margin needs "
+                        f"{_LEAST_HELD_OUT}")
     return x, starved
 
 

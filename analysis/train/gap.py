@@ -110,9 +110,10 @@ class Placer:
             path = Path(folder) / name
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
             try:
-                done = subprocess.run([self.program, "place", "--predictor", self.predictor, "--out",
-                                       path.with_suffix(".json"), *arguments, path],
-                                      capture_output=True, text=True, check=False)
+                done = subprocess.run(
+                    [self.program, "place", "--predictor", self.predictor, "--out",
+                     path.with_suffix(".json"), *arguments, path],
+                    capture_output=True, text=True, check=False)
             except OSError as problem:
                 raise VerbError(f"{self.program}: {problem.strerror}; build it (`make build`)"
                                 ) from None

@@ -163,7 +163,7 @@ def test_the_margin_is_the_least_that_finds_every_gpu_that_starves():
 def test_a_margin_comes_from_what_was_held_out(fitted, tmp_path, capsys):
     """Of GPUs that starve above 9 requests/s, by models that saw others starve above 12."""
     rows = [table.Row(16, 8, 100, (8,), (rate / 100,), f"{i:x}", "VALID", min(rate, 9) * 418,
-                      rate * 418) for i, rate in enumerate(np.linspace(4, 20, 60))]
+                      rate * 418) for i, rate in enumerate(np.linspace(4, 20, 60).tolist())]
     about = a_table(1).about
     table.write(table.Table(about, rows), tmp_path / "h.csv")
     fit = ["fit", str(fitted[0]), "--out", str(tmp_path / "p.h5"), "--held-out",
