@@ -49,7 +49,8 @@ MAKEFLAGS += --no-print-directory
 SETUP := xargs <<<"$$SETUP_FLAGS" .ci/setup
 # Data sets are not figures: predictors are fitted to them (servelab train).
 ALL_SPECS := $(sort $(filter-out experiments/base/% experiments/smoke/% %/claims.yaml \
-               experiments/placement/dataset_%, $(wildcard experiments/*/*.yaml)))
+               experiments/placement/dataset_% experiments/placement/margin_%, \
+               $(wildcard experiments/*/*.yaml)))
 # Specs that run the CPU engine in wall-clock time have a verb of their own.
 CPU_SPECS := $(sort $(shell grep -lE '^(backend: cpu|  backend: .*cpu)' $(ALL_SPECS) /dev/null))
 GPU_SPECS := $(sort $(shell grep -lE '^(backend: cuda|  backend: .*cuda)' $(ALL_SPECS) /dev/null))

@@ -96,9 +96,17 @@ class ByPredictor : public Placed {
           digest_ = predictor_->digest;
         });
     f.add("predictor_digest", &digest_, "of the predictor's contents, as results record it");
+    f.add("margin", &margin_,
+          "adapters are placed as if rates were higher by this share; -1: by the one that the "
+          "predictor was calibrated to")
+        .range(-1, 10);
   }
 
  protected:
+  PackingModels with_margin(PackingModels models) const {
+    if (margin_ >= 0) models.margin = margin_;
+    return models;
+  }
   const Predictor& predictor() const {
     if (predictor_ == nullptr) {
       if (digest_.empty()) throw SpecError("name a predictor (`route_with: {predictor: FILE}`)");
@@ -109,6 +117,7 @@ class ByPredictor : public Placed {
 
  private:
   std::string file_, digest_;
+  double margin_ = -1;
   mutable std::shared_ptr<const Predictor> predictor_;
 };
 
@@ -128,8 +137,8 @@ class Proposed : public ByPredictor {
  protected:
   virtual PackingModels models() const { return forests_of(predictor()); }
   Deployment place(const DeploymentView& view) const override {
-    return deploy_packed(
-        view, pack_greedily(problem_of(view), models(), {.retry_final = final_ == "retry"}));
+    return deploy_packed(view, pack_greedily(problem_of(view), with_margin(models()),
+                                             {.retry_final = final_ == "retry"}));
   }
 
  private:
@@ -154,7 +163,8 @@ class ProposedLat final : public ByPredictor {
 
  protected:
   Deployment place(const DeploymentView& view) const override {
-    return deploy_packed(view, pack_for_latency(problem_of(view), forests_of(predictor())));
+    return deploy_packed(view,
+                         pack_for_latency(problem_of(view), with_margin(forests_of(predictor()))));
   }
 };
 

@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 
+from analysis import style
 from analysis.results import Results
 
 
@@ -52,3 +55,15 @@ def r_squared(x: np.ndarray, y: np.ndarray) -> float:
 
 def is_valid(results: Results, index: int) -> bool:
     return str(results.columns["status"][index]) == "VALID"
+
+
+def draw_table(results: Results, out: Path, name: str, heads: list[str], rows: list[list[str]],
+               note: str, widths: list[float] | None = None) -> list[Path]:
+    """The table as a picture, published rows grey, and as text."""
+    figure, axes = plt.subplots(figsize=(style.TWO_COLUMNS_IN, 0.7 + 0.19 * len(rows)))
+    style.cell_table(axes, rows, heads, widths or [0.96 / len(heads)] * len(heads),
+                     red=[False] * len(rows), grey=["paper" in row[0] for row in rows])
+    style.finish(figure, results, note=note)
+    lines = ["".join(f"{cell:>22}" for cell in row).rstrip() for row in [heads, *rows]]
+    return style.save(figure, out, name) + [
+        style.write_text(out, "table.txt", "\n".join(lines) + "\n")]

@@ -106,6 +106,39 @@ def out_of_fold(model: BaseEstimator, target: str, x: np.ndarray, y: np.ndarray)
     return cross_val_predict(model, x, y, cv=folds(target))
 
 
+# Margins are tried in steps of a hundredth, up to twice the rates.
+_MARGINS = np.arange(101) / 100
+
+
+# Values of A_max that Algorithm 2 tries (kTestingPoints), after none.
+_STEPS = np.array([0, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384], dtype=np.float32)
+
+
+def margin(throughput: BaseEstimator, starvation: BaseEstimator, x: np.ndarray,
+           starved: np.ndarray) -> float:
+    """The least share by which to take the rates of GPUs `x` too high so that of those that starved
+    none would be proposed; the models must not have seen them. A GPU is proposed when it is
+    predicted not to starve and Algorithm 2 would come to its A_max, which it raises as long as
+    throughput is not predicted to fall. NaN where no margin is enough."""
+    x = x[starved]
+    below = x.copy()
+    below[:, 6] = _STEPS[np.searchsorted(_STEPS, x[:, 6]) - 1]
+    for share in _MARGINS:
+        high, low = raised(x, share), raised(below, share)
+        is_raised = (below[:, 6] == 0) | (throughput.predict(high) >= throughput.predict(low))
+        if not (is_raised & ~starvation.predict(high)).any():
+            return float(share)
+    return float("nan")
+
+
+def raised(x: np.ndarray, share: float) -> np.ndarray:
+    """Features at rates that are higher by a share, in single precision (engine's
+    PackingModels::raised)."""
+    x = x.copy()
+    x[:, 1:3] *= np.float32(1 + share)
+    return x
+
+
 def small_tree(target: str, x: np.ndarray, y: np.ndarray) -> Any:
     """One fitted tree of at most MOST_RULES rules: the number that does best out of fold, less
     PENALTY for each rule. Errors of throughput count by their share of it."""

@@ -11,10 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 
+from analysis.errors import shown
 from analysis.train.flat import Forest
 from analysis.train.table import FEATURES
+from analysis.verb import VerbError
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,17 @@ class Predictor:
     high: np.ndarray
     forests: dict[str, Forest]  # throughput, starvation, throughput_rules, starvation_rules
     throughput_error: float     # share of the forest's throughput that 90 % are missed by, at most
+    margins: tuple[float, float]  # shares by which to take rates too high: forests', the trees'
+
+
+def margin_of(path: Path) -> float:
+    """The forest's, of what write() wrote. Raises VerbError; `servelab place` checks the rest."""
+    try:
+        with h5py.File(path) as file:
+            return float(file["margins"][0])
+    except (OSError, KeyError):
+        raise VerbError(f"{shown(path)}: is no predictor, or of another schema; train it again"
+                        ) from None
 
 
 def write(predictor: Predictor, path: Path) -> None:
@@ -41,6 +54,7 @@ def write(predictor: Predictor, path: Path) -> None:
         file["features/low"] = predictor.low.astype(np.float64)
         file["features/high"] = predictor.high.astype(np.float64)
         file["settings"] = json.dumps(predictor.about["settings"], sort_keys=True)
+        file["margins"] = np.array(predictor.margins, dtype=np.float64)
         file["throughput_error"] = np.array([predictor.throughput_error])
     data = memory.getvalue()
     temporary = path.with_name(path.name + ".part")

@@ -81,20 +81,17 @@ def from_points(spec_id: str, root: Path) -> Table:
             sweep = json.loads(as_text(file["spec/sweep"][()]))
             requested = json.loads(as_text(file["spec/requested"][()]))
             summary = dict(file["summary"].attrs)
+            incoming = _incoming_tokens(file, requested, float(summary["requests_total"]), path)
             head = {name: as_text(file.attrs[name])
                     for name in ("spec_id", "build_id", "status", "key")}
         if tuple(sorted(sweep)) != tuple(sorted(SWEPT)):
             raise VerbError(f"{shown(path)}: sweeps {', '.join(sweep)}, not {', '.join(SWEPT)}")
         slots, slot_rank, adapters, ranks, rates = (sweep[name] for name in SWEPT)
-        lengths = requested["workload"]["lengths"]
-        if lengths.get("source") != "fixed":
-            raise VerbError(f"{shown(path)}: a data set has fixed lengths (workload.lengths)")
-        tokens = float(lengths["prompt"]) + float(lengths["output"])
         duration = float(requested["workload"]["duration_s"])
         rows.append(Row(int(slots), int(slot_rank), int(adapters), tuple(map(int, ranks)),
                         tuple(map(float, rates)), head.pop("key"), head.pop("status"),
                         float(summary["total_tokens_per_s"]),
-                        float(summary["requests_total"]) * tokens / duration))
+                        incoming / duration))
         head |= {name: requested[name] for name in ("model", "hardware")}
         abouts.add(json.dumps(head | {"settings": _shared(requested)}, sort_keys=True))
     if not rows:
@@ -103,6 +100,20 @@ def from_points(spec_id: str, root: Path) -> Table:
         raise VerbError(f"{shown(folder)}: has points of {len(abouts)} builds or settings; remove "
                         f"the folder and run: servelab run {spec_id}")
     return Table(json.loads(abouts.pop()), sorted(rows, key=lambda row: row.key))
+
+
+def _incoming_tokens(file: h5py.File, requested: dict[str, Any], requests: float,
+                     path: Path) -> float:
+    """That all requests of a point ask for, with what they are to generate; by the mean lengths
+    where these are settings."""
+    lengths = requested["workload"]["lengths"]
+    if lengths.get("source") in ("fixed", "lognormal"):
+        return requests * (float(lengths["prompt"]) + float(lengths["output"]))
+    if "requests" not in file:
+        raise VerbError(f"{shown(path)}: has neither mean lengths (workload.lengths) nor requests "
+                        "(record.requests)")
+    of = file["requests"]
+    return float(of["prompt_tokens"][()].sum() + of["output_tokens_true"][()].sum())
 
 
 def _shared(requested: dict[str, Any]) -> dict[str, Any]:

@@ -61,16 +61,14 @@ bool test_allocation(const GpuFeatures& all, const PackingModels& models, const 
     const int slots = std::min(candidate, all.adapters());
     if (slots == 0 || kv_tokens(slots, all.widest()) <= 0) continue;
     const Features features = all.with_slots(slots);
-    const double tokens_per_s = models.throughput->predict(features);
+    const double tokens_per_s = models.throughput->predict(models.raised(features));
     if (tokens_per_s < best.tokens_per_s) continue;
     best.slots = slots;
     best.features = features;
     best.tokens_per_s = tokens_per_s;
   }
-  if (best.tokens_per_s < 0) return false;
+  if (best.tokens_per_s < 0 || models.starves(best.features)) return false;
   best.slot_rank = all.widest();
-  best.starvation = models.starvation->predict(best.features);
-  if (best.starvation > kStarved) return false;
   *gpu = std::move(best);
   return true;
 }
@@ -98,12 +96,23 @@ Features GpuFeatures::with_slots(int slots) const {
           static_cast<float>(slots)};
 }
 
+Features PackingModels::raised(Features features) const {
+  constexpr std::size_t kRateSum = 1, kRateStd = 2;
+  features[kRateSum] *= static_cast<float>(1 + margin);
+  features[kRateStd] *= static_cast<float>(1 + margin);
+  return features;
+}
+
+bool PackingModels::starves(const Features& features) const {
+  return starvation->predict(raised(features)) > kStarved;
+}
+
 PackingModels forests_of(const Predictor& predictor) {
-  return {&predictor.throughput, &predictor.starvation};
+  return {&predictor.throughput, &predictor.starvation, predictor.margin};
 }
 
 PackingModels rules_of(const Predictor& predictor) {
-  return {&predictor.throughput_rules, &predictor.starvation_rules};
+  return {&predictor.throughput_rules, &predictor.starvation_rules, predictor.margin_rules};
 }
 
 std::vector<AdapterDemand> priority_order(std::vector<AdapterDemand> adapters) {
@@ -160,6 +169,7 @@ Packing pack_greedily(const PackingProblem& problem, const PackingModels& models
       }
     }
     set_adapters(std::span(queue).subspan(filling.begin, filling.committed), &filling.gpu);
+    if (filling.committed > 0) predict(models, &filling.gpu);
     packing.gpus.push_back(std::move(filling.gpu));
   }
   packing.gpus.resize(static_cast<std::size_t>(problem.gpus));
@@ -206,15 +216,14 @@ std::optional<PackedGpu> settle(const PackingProblem& problem, const PackingMode
     before = slots;
     if (problem.kv_tokens(slots, all.widest()) <= 0) continue;
     const Features features = all.with_slots(slots);
-    const double tokens_per_s = models.throughput->predict(features);
+    const double tokens_per_s = models.throughput->predict(models.raised(features));
     if (tokens_per_s < best.tokens_per_s) continue;
     best.slots = slots;
     best.features = features;
     best.tokens_per_s = tokens_per_s;
   }
-  if (best.tokens_per_s < 0) return std::nullopt;
-  best.starvation = models.starvation->predict(best.features);
-  if (best.starvation > kStarved) return std::nullopt;
+  if (best.tokens_per_s < 0 || models.starves(best.features)) return std::nullopt;
+  predict(models, &best);
   set_adapters(adapters, &best);
   return best;
 }
@@ -283,9 +292,10 @@ Packing pack_for_latency(const PackingProblem& problem, const PackingModels& mod
     if (problem.kv_tokens(gpu.slots, gpu.slot_rank) <= 0) {
       return refused("memory: " + place + " has no room for as many slots");
     }
-    predict(models, &gpu);
-    if (gpu.starvation > kStarved)
+    if (models.starves(gpu.features)) {
       return refused("starvation: " + place + " is predicted to starve");
+    }
+    predict(models, &gpu);
   }
   return packing;
 }

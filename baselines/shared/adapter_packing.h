@@ -38,8 +38,8 @@ struct PackedGpu {
   std::vector<AdapterId> adapters;  // ascending; none: the GPU is off
   int slots = 0;
   int slot_rank = 0;
-  Features features{};      // of all of these
-  double tokens_per_s = 0;  // as predicted, where the method asks
+  Features features{};      // of all of these, at the rates expected
+  double tokens_per_s = 0;  // as predicted of them, where the method asks
   double starvation = 0;    // likewise: probability
 };
 
@@ -64,12 +64,18 @@ class GpuFeatures {
   double size_mean_ = 0, size_m2_ = 0;
 };
 
-// Which of a predictor's models answer.
+// Which of a predictor's models answer. Decisions are made as if all rates were higher by the share
+// `margin`.
 struct PackingModels {
   const Forest* throughput;
   const Forest* starvation;
+  double margin = 0;
+
+  Features raised(Features features) const;
+  bool starves(const Features& features) const;  // at raised rates: more probable than not
 };
-PackingModels forests_of(const Predictor& predictor);  // ProposedFast: rules_of
+// With the margins that the predictor was calibrated to. ProposedFast: rules_of.
+PackingModels forests_of(const Predictor& predictor);
 PackingModels rules_of(const Predictor& predictor);
 
 struct GreedyOptions {

@@ -90,28 +90,30 @@ std::shared_ptr<const Predictor> choose_predictor(const PlaceArguments& argument
                               known.empty() ? "none" : fmt::format("{}", fmt::join(known, "; "))));
 }
 
-Packing pack(const PlaceArguments& arguments, const Predictor& predictor,
+PackingModels models_of(const PlaceArguments& arguments, const Predictor& predictor) {
+  PackingModels models =
+      arguments.method == "proposed-fast" ? rules_of(predictor) : forests_of(predictor);
+  models.margin = arguments.margin.value_or(models.margin);
+  return models;
+}
+
+Packing pack(const PlaceArguments& arguments, const PackingModels& models,
              const PackingProblem& problem, const std::vector<int>& before) {
-  if (!before.empty()) {
-    const bool by_rules = arguments.method == "proposed-fast";
-    return pack_again(problem, by_rules ? rules_of(predictor) : forests_of(predictor), before);
-  }
-  if (arguments.method == "proposed-lat") return pack_for_latency(problem, forests_of(predictor));
-  return pack_greedily(problem,
-                       arguments.method == "proposed" ? forests_of(predictor) : rules_of(predictor),
-                       {.retry_final = arguments.last_test == "retry"});
+  if (!before.empty()) return pack_again(problem, models, before);
+  if (arguments.method == "proposed-lat") return pack_for_latency(problem, models);
+  return pack_greedily(problem, models, {.retry_final = arguments.last_test == "retry"});
 }
 
 // Adapters that starve a GPU that they have to themselves, with the copies that would share the
 // rate.
 std::string too_hot(const std::vector<NamedAdapter>& adapters, const PackingProblem& problem,
-                    const Predictor& predictor) {
+                    const PackingModels& models) {
   std::string text;
   for (const AdapterDemand& adapter : problem.adapters) {
     const auto starves = [&](int copies) {
       GpuFeatures alone;
       alone.add({adapter.id, adapter.rank, adapter.rate / copies});
-      return predictor.starvation.predict(alone.with_slots(1)) > 0.5;
+      return models.starves(alone.with_slots(1));
     };
     int copies = 1;
     while (copies < kMostGpus && starves(copies)) ++copies;
@@ -125,12 +127,12 @@ std::string too_hot(const std::vector<NamedAdapter>& adapters, const PackingProb
 
 // The exit code of a workload that no placement serves, said in one line.
 int tell_unserved(const PlaceArguments& arguments, const std::vector<NamedAdapter>& adapters,
-                  PackingProblem problem, const Predictor& predictor, const std::string& why) {
-  const std::string hot = too_hot(adapters, problem, predictor);
+                  PackingProblem problem, const PackingModels& models, const std::string& why) {
+  const std::string hot = too_hot(adapters, problem, models);
   std::string least = "no number of GPUs up to one for each adapter serves it";
   const int most = std::min(kMostGpus, static_cast<int>(adapters.size()));
   for (problem.gpus = arguments.gpus + 1; hot.empty() && problem.gpus <= most; ++problem.gpus) {
-    if (!pack(arguments, predictor, problem, {}).refused.empty()) continue;
+    if (!pack(arguments, models, problem, {}).refused.empty()) continue;
     least = fmt::format("{} GPUs would serve it", problem.gpus);
     break;
   }
@@ -139,8 +141,7 @@ int tell_unserved(const PlaceArguments& arguments, const std::vector<NamedAdapte
   return kUnserved;
 }
 
-void print_table(const Packing& packing, const PlacedServer& server, const Predictor& predictor,
-                 double margin) {
+void print_table(const Packing& packing, const PlacedServer& server, const Predictor& predictor) {
   fmt::print("{:>4} {:>9} {:>6} {:>6} {:>11} {:>24} {:>11} {:>10}\n", "GPU", "adapters", "A_max",
              "S_max", "requests/s", "tokens/s (90 %)", "starves", "KV tokens");
   for (std::size_t i = 0; i < packing.gpus.size(); ++i) {
@@ -150,7 +151,7 @@ void print_table(const Packing& packing, const PlacedServer& server, const Predi
       continue;
     }
     fmt::print("{:>4} {:>9} {:>6} {:>6} {:>11.4g} {:>24} {:>9.0f} % {:>10}\n", i,
-               gpu.adapters.size(), gpu.slots, gpu.slot_rank, gpu.features[1] / (1 + margin),
+               gpu.adapters.size(), gpu.slots, gpu.slot_rank, gpu.features[1],
                fmt::format("{:.0f} ({:.0f} to {:.0f})", gpu.tokens_per_s,
                            gpu.tokens_per_s * (1 - predictor.throughput_error),
                            gpu.tokens_per_s * (1 + predictor.throughput_error)),
@@ -164,12 +165,12 @@ void print_table(const Packing& packing, const PlacedServer& server, const Predi
 }
 
 void write_plan(const PlaceArguments& arguments, const Packing& packing, const Predictor& predictor,
-                const std::vector<NamedAdapter>& adapters) {
+                double margin, const std::vector<NamedAdapter>& adapters) {
   nlohmann::ordered_json plan;
   plan["model"] = predictor.model;
   plan["hardware"] = predictor.hardware;
   plan["method"] = arguments.method;
-  plan["margin"] = arguments.margin;
+  plan["margin"] = margin;
   plan["predictor"] = predictor.digest;
   plan["slots"] = nlohmann::json::array();
   plan["slot_ranks"] = nlohmann::json::array();
@@ -299,9 +300,11 @@ CLI::App* declare_place(CLI::App* app, PlaceArguments* arguments) {
   command->add_option("--final", a.last_test, "when the last adapters do not pass: error, retry")
       ->check(CLI::IsMember({"error", "retry"}))
       ->capture_default_str();
-  command->add_option("--margin", a.margin, "place as if rates were higher by this share")
-      ->check(CLI::Range(0.0, 10.0))
-      ->capture_default_str();
+  command
+      ->add_option("--margin", a.margin,
+                   "place as if rates were higher by this share; default: as the predictor was "
+                   "calibrated")
+      ->check(CLI::Range(0.0, 10.0));
   command->add_option("--verify", a.verify, "simulate the plan with so many seeds")
       ->check(CLI::Range(0, 1000));
   command->add_option("--out", a.out, "the plan")->capture_default_str();
@@ -321,7 +324,7 @@ int place_command(const PlaceArguments& arguments) {
   refuse_to_replace("--out", arguments.out,
                     {arguments.adapters, arguments.spec, arguments.trace, arguments.from});
   if (arguments.gpus == 0) throw SpecError("place needs --gpus N: how many there are");
-  if (std::isnan(arguments.margin)) throw SpecError("--margin must be a number");
+  if (std::isnan(arguments.margin.value_or(0))) throw SpecError("--margin must be a number");
   if (!arguments.from.empty() && arguments.method == "proposed-lat") {
     throw SpecError("--from moves as few adapters as it can; --method proposed-lat does not");
   }
@@ -339,7 +342,7 @@ int place_command(const PlaceArguments& arguments) {
                       adapters[i].name, adapters[i].rank, most_rank));
     }
     problem.adapters.push_back({static_cast<AdapterId>(static_cast<std::uint32_t>(i)),
-                                adapters[i].rank, adapters[i].rate * (1 + arguments.margin)});
+                                adapters[i].rank, adapters[i].rate});
   }
   problem.gpus = arguments.gpus;
   PlacedServer server(*predictor, library, adapters, arguments.gpus);
@@ -351,17 +354,19 @@ int place_command(const PlaceArguments& arguments) {
   };
   const std::vector<int> before =
       arguments.from.empty() ? std::vector<int>() : gpus_before(arguments.from, adapters);
-  const Packing packing = pack(arguments, *predictor, problem, before);
+  const PackingModels models = models_of(arguments, *predictor);
+  const Packing packing = pack(arguments, models, problem, before);
   if (!packing.refused.empty()) {
-    return tell_unserved(arguments, adapters, problem, *predictor, packing.refused);
+    return tell_unserved(arguments, adapters, problem, models, packing.refused);
   }
   const auto used = std::count_if(packing.gpus.begin(), packing.gpus.end(),
                                   [](const PackedGpu& gpu) { return !gpu.adapters.empty(); });
-  fmt::print("{} adapters on {} of {} GPUs ({}; {} on {})\n", adapters.size(), used, arguments.gpus,
-             arguments.method, predictor->model, predictor->hardware);
-  print_table(packing, server, *predictor, arguments.margin);
+  fmt::print("{} adapters on {} of {} GPUs ({}, margin {:.3g} %; {} on {})\n", adapters.size(),
+             used, arguments.gpus, arguments.method, 100 * models.margin, predictor->model,
+             predictor->hardware);
+  print_table(packing, server, *predictor);
   if (!before.empty()) print_moves(packing, before, adapters);
-  write_plan(arguments, packing, *predictor, adapters);
+  write_plan(arguments, packing, *predictor, models.margin, adapters);
   fmt::print("plan: {}\n", arguments.out);
   print_servers(arguments, packing, server.settings(), adapters);
   if (arguments.verify == 0) return 0;

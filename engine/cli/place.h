@@ -4,6 +4,7 @@
 #define SERVELAB_CLI_PLACE_H_
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 namespace servelab {
@@ -21,8 +22,8 @@ struct PlaceArguments {
   std::string last_test = "error";
   std::string predict;  // CSV of features, to be predicted in place of a placement
   int gpus = 0;
-  double margin = 0;  // rates are taken to be higher by this share
-  int verify = 0;     // seeds to simulate the plan with
+  std::optional<double> margin;  // rates are taken to be higher by this share; else as calibrated
+  int verify = 0;                // seeds to simulate the plan with
   std::string out = "plan.json";
   std::string data_dir;
 };

@@ -12,7 +12,7 @@
 namespace servelab {
 namespace {
 
-constexpr std::int64_t kSchema = 1;
+constexpr std::int64_t kSchema = 2;
 
 // Predictors that were read, by digest: the policies of a run share them.
 struct Known {
@@ -55,13 +55,17 @@ std::shared_ptr<const Predictor> read(const std::string& path) {
   if (!std::equal(names.begin(), names.end(), kFeatureNames.begin(), kFeatureNames.end())) {
     throw SpecError(path + ": its features are not this program's; train it again");
   }
+  const std::vector<double> margins = file.numbers("/margins");
+  if (margins.size() != 2 || !(margins[0] >= 0 && margins[1] >= 0)) {
+    throw SpecError(path + ": /margins are not two shares");
+  }
   return std::make_shared<const Predictor>(Predictor{
       file.text_attribute("/", "model"), file.text_attribute("/", "hardware"),
       file.texts("/settings").at(0), file.text_attribute("/", "build_id"), digest,
       read_features(file, path, "/features/low"), read_features(file, path, "/features/high"),
       read_forest(file, path, "/throughput"), read_forest(file, path, "/starvation"),
       read_forest(file, path, "/throughput_rules"), read_forest(file, path, "/starvation_rules"),
-      file.numbers("/throughput_error").at(0)});
+      file.numbers("/throughput_error").at(0), margins[0], margins[1]});
 }
 
 }  // namespace

@@ -22,6 +22,9 @@ struct Predictor {
   // Of simulations not trained on: by how much (a share of it) the forest's throughput is missed in
   // 90 % of them.
   double throughput_error = 0;
+  // By what share rates are to be taken too high, so that of the simulations that margins were
+  // calibrated on (not trained on) each that starves is predicted to: forests', and the trees'.
+  double margin = 0, margin_rules = 0;
 
   // Features out of the training range, as text for people; empty where all are inside.
   std::string outside(const Features& features) const;

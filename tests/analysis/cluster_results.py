@@ -134,6 +134,26 @@ def placements(spec: Any, techniques: list[str]) -> None:
                          datasets={"context": json.dumps({"deployment": [unit] * gpus})})
 
 
+def all_sets(spec: Any) -> None:
+    """Two models, sets of rates and of sizes; the last placement starves, one is not made."""
+    for model in ("llama-3.1-8b", "qwen2.5-7b"):
+        for weights in ("[0.6,0.3]", "[0.075,0.0375]"):
+            for ranks in ("[32]", "[8,16,32]"):
+                for count in (64, 128):
+                    nothing = count == 128 and ranks == "[32]"
+                    spec.add("proposed", 0,
+                             {"model": model, "workload.popularity.weights": weights,
+                              "workload.adapters.ranks": ranks, "workload.adapters.count": count},
+                             {"gpus_used": float("nan") if nothing else count / 64,
+                              "infeasible_placements": float(count == 128)})
+
+
+def servers(spec: Any) -> None:
+    """A point for each of the two servers whose models are in the table."""
+    for model in ("llama-3.1-8b", "qwen2.5-7b"):
+        spec.add("vllm-lora", 0, {"model": model}, {"total_tokens_per_s": 3000.0})
+
+
 FILLERS: dict[str, Callable[[Any], None]] = {
     "dlora/fig02b": fig02b,
     "dlora/fig09": fig09,
@@ -147,6 +167,8 @@ FILLERS: dict[str, Callable[[Any], None]] = {
     "dlora/fig15": fig15,
     "placement/fig10": lambda spec: placements(spec, ["proposed", "maxbase", "maxbase*"]),
     "placement/fig11": lambda spec: placements(spec, ["proposed", "proposed-fast", "maxbase"]),
+    "placement/fig11_all": lambda spec: all_sets(spec),
+    **{f"placement/{name}": servers for name in ("tab03", "tab04", "figC14")},
     "placement/fig12": lambda spec: placements(spec, ["proposed", "proposed-lat",
                                                       "dlora-proactive"]),
 }

@@ -16,7 +16,7 @@ from conftest import ROOT
 from servelab_runs import SERVELAB, needs_servelab
 
 pytest.importorskip("sklearn")
-from analysis.train import cli, flat, models, predictor_file, table  # noqa: E402
+from analysis.train import cli, flat, gap, models, table  # noqa: E402
 
 TABLES = sorted((ROOT / "results/reference/placement").glob("dataset_*.csv.gz"))
 PREDICTORS = ROOT / "experiments/base/predictor"
@@ -133,6 +133,91 @@ def test_rows_that_all_starve_or_none_train_nothing(tmp_path, capsys):
                 tmp_path / "t.csv")
     assert cli.main(["fit", str(tmp_path / "t.csv"), "--out", str(tmp_path / "p.h5")]) == 2
     assert "needs at least 5 rows that starve" in capsys.readouterr().err
+
+
+def test_the_margin_is_the_least_that_finds_every_gpu_that_starves():
+    class Above:
+        """Predicts that more than 10 requests/s starve."""
+        def predict(self, rows: np.ndarray) -> np.ndarray:
+            return rows[:, 1] > 10
+
+    class Falls:
+        """Predicts less throughput with more than 32 slots."""
+        def predict(self, rows: np.ndarray) -> np.ndarray:
+            return 5000.0 - (rows[:, 6] > 32)
+
+    def found(*starved: bool) -> float:
+        return models.margin(Falls(), Above(), x, np.array(starved))
+
+    x = np.zeros((5, 7), dtype=np.float32)
+    x[:, 1] = [12, 9, 8, 4, 4]
+    x[:, 6] = [8, 16, 24, 8, 64]
+    assert found(True, False, False, False, False) == 0
+    assert found(True, True, False, False, False) == pytest.approx(0.12)
+    assert found(True, True, True, False, False) == pytest.approx(0.26)
+    assert np.isnan(found(True, True, True, True, False))
+    assert found(True, False, False, False, True) == 0, "nobody would give it 64 slots"
+
+
+@needs_servelab
+def test_a_margin_comes_from_what_was_held_out(fitted, tmp_path, capsys):
+    """Of GPUs that starve above 9 requests/s, by models that saw others starve above 12."""
+    rows = [table.Row(16, 8, 100, (8,), (rate / 100,), f"{i:x}", "VALID", min(rate, 9) * 418,
+                      rate * 418) for i, rate in enumerate(np.linspace(4, 20, 60).tolist())]
+    about = a_table(1).about
+    table.write(table.Table(about, rows), tmp_path / "h.csv")
+    fit = ["fit", str(fitted[0]), "--out", str(tmp_path / "p.h5"), "--held-out",
+           str(tmp_path / "h.csv")]
+    assert cli.main(fit) == 0
+    said = capsys.readouterr().out
+    assert "margins: forest" in said and ", of 60 held out" in said
+    (tmp_path / "a.csv").write_text(ADAPTERS)
+    done = place("--adapters", tmp_path / "a.csv", "--predictor", tmp_path / "p.h5", "--gpus", "1",
+                 "--out", tmp_path / "plan.json")
+    assert done.returncode == 0, done.stderr
+    margin = json.loads((tmp_path / "plan.json").read_text())["margin"]
+    assert 0.05 < margin < 0.6 and f"margin {100 * margin:.3g} %" in done.stdout
+    line = next(line for line in done.stdout.splitlines() if line.startswith("   0"))
+    assert line.split()[4] == "5", "rates are printed as they are"
+    done = place("--adapters", tmp_path / "a.csv", "--predictor", tmp_path / "p.h5", "--gpus", "1",
+                 "--margin", "0", "--out", tmp_path / "plan.json")
+    assert json.loads((tmp_path / "plan.json").read_text())["margin"] == 0
+    for other, says in ((about | {"model": "m"}, "is of model 'm', not 'llama-3.1-8b'"),
+                        (about, "has 0 rows that starve; a margin needs 20")):
+        table.write(table.Table(other, rows[:10]), tmp_path / "h.csv")
+        assert cli.main(fit) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_the_fewest_gpus_are_exact():
+    """GPUs take 10 requests/s: 8 + 2, 8 + 2, 5 + 5 of seven adapters, however they are listed."""
+    def starvation(rows: np.ndarray) -> np.ndarray:
+        return (rows[:, 1] > 10).astype(float)
+
+    assert gap.fewest(gap.Workload(8, (8, 5, 2, 8, 5, 2)), starvation, 0) == 3
+    assert gap.fewest(gap.Workload(8, (6, 6, 4, 4, 5, 5)), starvation, 0) == 3
+    assert gap.fewest(gap.Workload(8, (6, 6, 4, 4, 5, 5)), starvation, 0.2) == 5
+    assert gap.fewest(gap.Workload(8, (11, 2)), starvation, 0) == 0
+    assert gap.draw(3) == gap.draw(3) and gap.draw(3) != gap.draw(4)
+    assert all(24 <= len(gap.draw(seed).rates) <= gap.MOST_ADAPTERS for seed in range(50))
+
+
+@needs_servelab
+def test_gap_says_how_far_greedy_placements_are_from_the_fewest(fitted, tmp_path, capsys):
+    assert cli.main(["gap", str(fitted[1]), "--workloads", "2", "--servelab", str(SERVELAB)]) == 0
+    assert "more GPUs than the fewest on average over" in capsys.readouterr().out
+    assert cli.main(["gap", str(fitted[0]), "--servelab", str(SERVELAB)]) == 2
+    assert "is no predictor" in capsys.readouterr().err
+    assert cli.main(["gap", str(fitted[1]), "--servelab", str(tmp_path / "no")]) == 2
+    assert "build it" in capsys.readouterr().err
+
+
+def test_figures_of_the_models_are_drawn_from_what_is_committed(tmp_path):
+    from analysis.figures import placement_tab03, placement_tab04
+    assert 0 < placement_tab03.claim_value(None, "rf-llama") < placement_tab03.claim_value(
+        None, "all")
+    assert placement_tab04.claim_value(None, "rules") <= models.MOST_RULES
+    assert 0.5 < placement_tab04.claim_value(None, "f1") <= 1
 
 
 ADAPTERS = "name,rank,rate\n" + "".join(f"a{i},{8 if i % 2 else 16},0.05\n" for i in range(100))
@@ -310,15 +395,20 @@ def test_the_committed_predictor_is_that_of_the_committed_table(path, tmp_path):
     data = table.read(path)
     name = f"{data.about['model']}-h100-64g"
     x, tokens, starved = table.arrays(data.served)
-    known = cli._known_settings(PREDICTORS.parent.parent / "placement/train.yaml",
-                                data.about["model"])
+    known = cli.known_settings(PREDICTORS / "settings.yaml", data.about["model"])
+    held_out = table.read(path.with_name(path.name.replace("dataset", "margin")))
+    rows, _, starves = table.arrays(held_out.served)
+    pairs = []
     with h5py.File(PREDICTORS / f"{name}.h5") as file:
         for target, y in (("throughput", tokens), ("starvation", starved)):
             settings = known.get(target, {}).get("rf", models.UNSEARCHED[target]["rf"])
-            made = {target: flat.flatten(models.make(target, "rf", settings).fit(x, y)),
-                    f"{target}_rules": flat.flatten(models.small_tree(target, x, y), True)}
+            fits = models.make(target, "rf", settings).fit(x, y), models.small_tree(target, x, y)
+            pairs.append(fits)
+            made = {target: flat.flatten(fits[0]), f"{target}_rules": flat.flatten(fits[1], True)}
             for kind, forest in made.items():
                 for column in ("roots", "feature", "right", "value"):
                     stored = file[f"{kind}/{column}"][()]
                     assert np.array_equal(stored, getattr(forest, column)), (kind, column)
+        assert file["margins"][()].tolist() == [models.margin(*pair, rows, starves)
+                                                for pair in zip(*pairs)]
         assert file.attrs["build_id"] == data.about["build_id"]

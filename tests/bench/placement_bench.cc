@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include "baselines/shared/adapter_packing.h"
+#include "baselines/shared/burst_tolerance.h"
 #include "engine/core/rng.h"
 
 namespace servelab {
@@ -49,6 +50,19 @@ void proposed(benchmark::State& state) { place(state, forests_of(predictor())); 
 void proposed_fast(benchmark::State& state) { place(state, rules_of(predictor())); }
 BENCHMARK(proposed)->Arg(384);
 BENCHMARK(proposed_fast)->Arg(384);
+
+// dLoRA's proactive placement of the same adapters, beside them. Room for half of them on a GPU.
+void dlora_proactive(benchmark::State& state) {
+  const PackingProblem all = problem(state.range(0));
+  PlacementProblem by_tolerance;
+  for (const AdapterDemand& adapter : all.adapters) by_tolerance.load.push_back(adapter.rate);
+  by_tolerance.replicas = static_cast<std::size_t>(all.gpus);
+  by_tolerance.adapter_blocks.assign(all.adapters.size(), 1);
+  by_tolerance.preload_adapters = state.range(0) / 2;
+  by_tolerance.replica_blocks = by_tolerance.preload_blocks = by_tolerance.preload_adapters;
+  for (auto _ : state) benchmark::DoNotOptimize(place_by_burst_tolerance(by_tolerance));
+}
+BENCHMARK(dlora_proactive)->Arg(384);
 
 // Each prediction of other features.
 void predict(benchmark::State& state, const Forest& forest) {

@@ -165,6 +165,23 @@ TEST(AdapterPacking, BaselinesFillAndSpreadAsThePaperSays) {
               HasSubstr("GPU 0 with 21 adapters is predicted to starve"));
 }
 
+// With a margin a GPU that takes 20 requests/s is filled as if it took 16; what is said of it is at
+// the rates expected.
+TEST(AdapterPacking, AMarginRaisesRatesForDecisionsOnly) {
+  const Forest tokens = stump(kRateSum, 16, 100, 200), starves = stump(kRateSum, 20, 0, 1);
+  PackingModels models{&tokens, &starves};
+  EXPECT_THAT(sizes(pack_greedily(alike(20, 2), models)), ElementsAre(20, 0));
+  models.margin = 0.25;
+  const Packing packing = pack_greedily(alike(32, 3), models);
+  EXPECT_THAT(sizes(packing), ElementsAre(16, 16, 0));
+  EXPECT_EQ(packing.gpus[0].features[kRateSum], 16);
+  EXPECT_EQ(packing.gpus[0].tokens_per_s, 100);
+  EXPECT_EQ(packing.gpus[0].starvation, 0);
+  EXPECT_THAT(pack_for_latency(alike(34, 2), models).refused, HasSubstr("predicted to starve"));
+  EXPECT_THAT(sizes(pack_again(alike(32, 3), models, std::vector<int>(32, 0))),
+              ElementsAre(16, 16, 0));
+}
+
 // GPU 0 would starve with 24 of the 20 that it takes: four go, and the new one with them.
 TEST(AdapterPacking, APlanInUseIsChangedByAsFewMovesAsCanBe) {
   const Forest tokens = constant(100), starves = stump(kRateSum, 20, 0, 1);
