@@ -121,11 +121,7 @@ class SloraPolicy final : public ReplicaPolicy {
 
   void decode(const ReplicaView& view, StepPlan* out) {
     builder_.begin(view, out, params_.max_running);
-    for (const RequestId id : view.running()) {
-      const RequestView& r = view.request(id);
-      if (r.decoding() && builder_.add_decode(id, r)) continue;
-      builder_.add_or_yield(id);
-    }
+    builder_.add_running();
   }
 
   // The waiting requests that may join: first come, first served (or the reverse) until one does

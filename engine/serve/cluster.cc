@@ -418,7 +418,8 @@ void Cluster::log_decision(const Rebalance& decision) {
 void Cluster::start_migration(const Migration& migration) {
   RequestView& r = table_[index(migration.request)];
   if (r.phase_ == Phase::kDone || r.phase_ == Phase::kPending) return;
-  if (r.in_step_) {  // until the step's end; a later decision counts
+  const ReplicaView& at = replicas_[index(r.replica_)]->view();
+  if (at.request(migration.request).in_step()) {  // until the step's end; a later decision counts
     std::erase_if(deferred_, [&](const Migration& m) { return m.request == migration.request; });
     deferred_.push_back(migration);
     return;

@@ -66,7 +66,8 @@ class RequestView {
   ModelId model_{};
   ReplicaId replica_ = kNoReplica;  // where it is, or was when it ended
   Phase phase_ = Phase::kPending;
-  bool in_step_ = false;
+  bool in_step_ : 1 = false;
+  bool is_member_ : 1 = false;  // of its replica's DecodeBatch, where that stands
   TimeNs last_token_ = 0;
 };
 static_assert(sizeof(RequestView) == 64);
@@ -110,15 +111,19 @@ class ReplicaView {
   // A request of this replica, unfinished or just finished; any other is refused (I10), so that no
   // policy can look at arrivals to come.
   const RequestView& request(RequestId id) const {
-    if (unsettled_) [[unlikely]]
-      settle();
     const RequestView& r = (*table_)[index(id)];
+    if (unsettled_ && (r.in_step_ || r.is_member_)) [[unlikely]]
+      settle();
     SL_CHECK(r.replica_ == id_, "I10: a policy looked at a request that is not at its replica");
     return r;
   }
   std::span<const RequestId> waiting() const { return waiting_.all(); }  // by arrival
   std::span<const RequestId> swapped() const { return swapped_.all(); }  // by arrival
   std::span<const RequestId> running() const { return running_; }        // by admission
+
+  // KV blocks that one more token of every running request takes, where all of them decode and have
+  // their adapters, and a plan may say so at once (StepPlan::decode_all). Negative: one by one.
+  std::int64_t blocks_to_decode_all() const;
 
   // Requests that have not ended: waiting, running and swapped.
   std::size_t unfinished() const { return waiting_.size() + swapped_.size() + running_.size(); }
