@@ -86,6 +86,12 @@ void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
   shared.table = &table_;
   shared.token_log = record_->options.token_times ? &token_log_ : nullptr;
   shared.done = &done_;
+  const auto is_on = [](const Unit& unit) { return !unit.off; };
+  const auto& units = view_.deployment_.units;
+  loads_.emplace(static_cast<std::size_t>(
+      std::max<std::ptrdiff_t>(1, std::count_if(units.begin(), units.end(), is_on))));
+  shared.loads = &*loads_;
+  view_.loads_ = &*loads_;
   for (const Unit& unit : view_.deployment_.units) {
     if (unit.off) continue;
     const UnitMemory memory = known.memory(unit);

@@ -83,6 +83,42 @@ void Replica::plan() {
   step->shape.add_lora_rows(slice.tokens + (is_decode ? 0 : slice.padding), r.context_, r.rank_);
 }
 
+// The step of a plan, with nobody in it yet.
+std::uint32_t Replica::take_slot(StepPlan* plan) {
+  std::uint32_t slot = 0;
+  while (steps_[slot].active) ++slot;
+  Step& step = steps_[slot];
+  ++step_count_;
+  ++view_.steps_in_flight_;
+  step.active = true;
+  step.slices.swap(plan->slices);
+  step.decodes_all = plan->decode_all;
+  step.requests = static_cast<std::int64_t>(step.slices.size());
+  step.adapters.clear();
+  step.host_adapters.clear();
+  step.taken_over.clear();
+  step.shape = BatchShape{};
+  step.model = plan->model;
+  step.blocks_per_page = view_.blocks_per_page_[index(plan->model)];
+  step.merged = plan->exec == Exec::kMerged ? plan->merged : kBaseModel;
+  step.mode = *plan;
+  return slot;
+}
+
+// The batch by which the step may be repeated, if it may; of a plan that decodes all, it joins.
+void Replica::begin_batch(const StepPlan& plan, Step* step) {
+  const bool may_repeat = can_repeat_ && plan.repeats > 0 && plan.only_runs();
+  if (step->decodes_all) {
+    repeats_.begin(may_repeat && step->slices.empty());
+    return add_decodes(step);
+  }
+  repeats_.begin(may_repeat);
+  if (!may_repeat) return;
+  if (batch_.stands()) dissolve_batch();
+  batch_.begin(kv_->block_tokens(), step->blocks_per_page, false);
+  batch_.start_first();
+}
+
 void Replica::apply(StepPlan* plan) {
   SL_CHECK(!plan->runs() || (index(plan->model) < turns_.size() && view_.serves(plan->model)),
            "I12: the step is of a model that this replica does not serve");
@@ -110,35 +146,9 @@ void Replica::apply(StepPlan* plan) {
   SL_CHECK(plan->device_share > 0 && plan->device_share <= 1,
            "I7: a step's share of the device is in (0, 1]");
 
-  std::uint32_t slot = 0;
-  while (steps_[slot].active) ++slot;
+  const std::uint32_t slot = take_slot(plan);
   Step& step = steps_[slot];
-  ++step_count_;
-  ++view_.steps_in_flight_;
-  step.active = true;
-  step.slices.swap(plan->slices);
-  step.decodes_all = plan->decode_all;
-  step.requests = static_cast<std::int64_t>(step.slices.size());
-  step.adapters.clear();
-  step.host_adapters.clear();
-  step.taken_over.clear();
-  step.shape = BatchShape{};
-  step.model = plan->model;
-  step.blocks_per_page = view_.blocks_per_page_[index(plan->model)];
-  step.merged = plan->exec == Exec::kMerged ? plan->merged : kBaseModel;
-  step.mode = *plan;
-  const bool may_repeat = can_repeat_ && plan->repeats > 0 && plan->only_runs();
-  if (step.decodes_all) {
-    repeats_.begin(may_repeat && step.slices.empty());
-    add_decodes(&step);
-  } else {
-    repeats_.begin(may_repeat);
-    if (may_repeat) {
-      if (batch_.stands()) dissolve_batch();
-      batch_.begin(kv_->block_tokens(), step.blocks_per_page, false);
-      batch_.start_first();
-    }
-  }
+  begin_batch(*plan, &step);
   SL_CHECK(step.requests <= view_.limits_.max_batch,
            "I7: the step has more requests than max_batch");
   if (takes_turns(step.model)) use_model(step.model);

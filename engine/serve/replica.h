@@ -48,6 +48,7 @@ struct SharedState {
   std::vector<RequestView>* table = nullptr;
   std::vector<std::pair<RequestId, TimeNs>>* token_log = nullptr;  // null: not kept
   std::size_t* done = nullptr;                                     // requests finished or rejected
+  LoadIndex* loads = nullptr;  // by replica: requests that have not ended
 };
 
 class Replica {
@@ -135,6 +136,8 @@ class Replica {
   void finish_request(RequestId id, RequestView* r);
   void submit(std::uint32_t slot, StepWork* work);
   std::int64_t advance(const Step& step, TimeNs now, TimeNs started);
+  std::uint32_t take_slot(StepPlan* plan);
+  void begin_batch(const StepPlan& plan, Step* step);
   void add_decodes(Step* step);
   void end_decodes(TimeNs now);
   void end_member(RequestId id);

@@ -13,6 +13,7 @@
 #include "engine/serve/deployment.h"
 #include "engine/serve/engine_settings.h"
 #include "engine/serve/kv_pool.h"
+#include "engine/serve/load_index.h"
 #include "engine/serve/rank_counts.h"
 #include "engine/serve/request.h"
 #include "engine/serve/timeline.h"
@@ -229,6 +230,9 @@ class ClusterView {
   std::span<const ReplicaView* const> candidates(const RoutedRequest& request) const {
     return candidates(request.adapter, request.model);
   }
+  // Of these the one with the fewest unfinished requests, the lowest id among equals. O(1) where
+  // every replica is a candidate.
+  const ReplicaView& least_loaded(const RoutedRequest& request) const;
   std::span<const Adapter> adapter_table() const { return adapter_table_; }
 
   const Deployment& deployment() const { return deployment_; }
@@ -244,6 +248,7 @@ class ClusterView {
   }
 
   std::vector<const ReplicaView*> replicas_;
+  const LoadIndex* loads_ = nullptr;  // their unfinished requests
   // Empty where no replica lacks a model, or where none has a repository of its own.
   std::vector<std::vector<const ReplicaView*>> by_model_, by_adapter_;
   std::span<const Adapter> adapter_table_;
