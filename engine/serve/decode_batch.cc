@@ -22,12 +22,6 @@ void DecodeBatch::begin(int block_tokens, int page_blocks, bool stands) {
   context_ = lora_rows_ = rank_rows_ = 0;
 }
 
-std::size_t DecodeBatch::slot_of(std::int32_t room) const {
-  SL_CHECK(room >= 0 && room < block_tokens_, "I4: a request holds pages that it does not need");
-  const std::size_t slot = next_page_ + static_cast<std::size_t>(room);
-  return slot < pages_.size() ? slot : slot - pages_.size();
-}
-
 void DecodeBatch::join(const Decoding& request) {
   const std::int64_t at = ended_ + request.left;
   ends_.push_back({at, next_seq_, request.id});

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/check.h"
 #include "engine/core/ids.h"
 #include "engine/core/units.h"
 #include "engine/serve/cost.h"
@@ -109,7 +110,11 @@ class DecodeBatch {
   static bool later(const End& a, const End& b) {
     return a.at != b.at ? a.at > b.at : a.seq > b.seq;
   }
-  std::size_t slot_of(std::int32_t room) const;
+  std::size_t slot_of(std::int32_t room) const {
+    SL_CHECK(room >= 0 && room < block_tokens_, "I4: a request holds pages that it does not need");
+    const std::size_t slot = next_page_ + static_cast<std::size_t>(room);
+    return slot < pages_.size() ? slot : slot - pages_.size();
+  }
   void note_last(TimeNs last_token) {
     if (groups_.empty() || groups_.back().last != last_token) groups_.push_back({last_token, 0});
     ++groups_.back().count;
