@@ -42,12 +42,7 @@ class LeastLoaded final : public ClusterPolicy {
  public:
   std::string summary() const override { return "the replica with the fewest unfinished requests"; }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
-    const auto candidates = view.candidates(request);
-    const auto best = std::min_element(candidates.begin(), candidates.end(),
-                                       [](const ReplicaView* a, const ReplicaView* b) {
-                                         return a->unfinished() < b->unfinished();
-                                       });
-    return (*best)->id();
+    return view.least_loaded(request).id();
   }
 };
 

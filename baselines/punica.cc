@@ -17,13 +17,7 @@ class PunicaPolicy final : public ReplicaPolicy {
     out->kernel = kernel_;
     builder_.begin(view, out);
     int prefills = prefills_;
-    // Oldest first; when memory runs out the newest give way (StepBuilder).
-    for (const RequestId id : view.running()) {
-      if (builder_.preempted(id)) continue;
-      const RequestView& r = view.request(id);
-      if (r.decoding() && builder_.add_decode(id, r)) continue;
-      builder_.add_or_yield(id);
-    }
+    builder_.add_running();
     for (const RequestId id : view.waiting()) {
       if (prefills == 0 || builder_.full() || !out->preempt.empty()) break;
       const AdapterId adapter = view.request(id).adapter();
@@ -36,7 +30,7 @@ class PunicaPolicy final : public ReplicaPolicy {
     // Who finds no room now finds none while others only grow.
     out->repeats = StepPlan::kAlways;
     out->repeats_when_full = builder_.full();
-    return !out->slices.empty() || !out->load.empty();
+    return out->runs() || !out->load.empty();
   }
 
  private:

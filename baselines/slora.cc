@@ -68,6 +68,7 @@ class SloraPolicy final : public ReplicaPolicy {
 
   void on_step_done(const ReplicaView& view, const StepReport& report) override {
     count_decodes(report.repeats);
+    follow_running(report);
     for (const RequestId id : report.finished) {
       const AdapterId adapter = view.request(id).adapter();
       if (adapter != kBaseModel) maybe_idle_.push_back(adapter);
@@ -103,6 +104,26 @@ class SloraPolicy final : public ReplicaPolicy {
     decodes_since_admission_ = static_cast<int>(std::min<std::int64_t>(made, kMostDecodes));
   }
 
+  // What runs, as the bound sees it, after steps of whom was admitted or of all.
+  void follow_running(const StepReport& report) {
+    follows_ = follows_ && is_foreseen_;
+    if (decodes_all_) running_.decode(report.steps);
+    for (const Joining& one : joining_) running_.insert(one.held, one.left, one.id);
+    joining_.clear();
+    for (const RequestId id : report.finished) running_.erase(id);
+  }
+
+  void look_at_running(const ReplicaView& view) {
+    if (follows_ && running_.size() == view.running().size()) return;
+    running_.clear();
+    for (const RequestId id : view.running()) {
+      const RequestView& r = view.request(id);
+      running_.append(r.context() + r.pending(), std::max(0, r.remaining_limit() - 1), id);
+    }
+    running_.sort();
+    follows_ = true;
+  }
+
   // Adapters leave as soon as no running request uses them, unless they were prefetched.
   void offload_idle(const ReplicaView& view, StepPlan* out) {
     for (const AdapterId id : maybe_idle_) {
@@ -121,11 +142,8 @@ class SloraPolicy final : public ReplicaPolicy {
 
   void decode(const ReplicaView& view, StepPlan* out) {
     builder_.begin(view, out, params_.max_running);
-    for (const RequestId id : view.running()) {
-      const RequestView& r = view.request(id);
-      if (r.decoding() && builder_.add_decode(id, r)) continue;
-      builder_.add_or_yield(id);
-    }
+    builder_.add_running();
+    decodes_all_ = is_foreseen_ = out->decode_all;
   }
 
   // The waiting requests that may join: first come, first served (or the reverse) until one does
@@ -135,13 +153,9 @@ class SloraPolicy final : public ReplicaPolicy {
     new_adapters_.clear();
     const int room = std::min(params_.max_running, view.limits().max_batch);
     if (static_cast<int>(view.running().size()) >= room) return;
-    bound_.clear();
+    look_at_running(view);
+    bound_ = running_;
     std::int64_t adapter_blocks = view.adapters().blocks_in_use();
-    for (const RequestId id : view.running()) {
-      const RequestView& r = view.request(id);
-      bound_.append(r.context() + r.pending(), std::max(0, r.remaining_limit() - 1));
-    }
-    bound_.sort();
     const KvPool& kv = view.kv();
     const std::int64_t prompt_budget =
         std::min<std::int64_t>(view.limits().max_batch_tokens,
@@ -176,13 +190,20 @@ class SloraPolicy final : public ReplicaPolicy {
     if (params_.early_abort) abort_late(view, out);
     select(view);
     builder_.begin(view, out, params_.max_running);
+    decodes_all_ = false;
+    is_foreseen_ = true;
     for (const RequestId id : selected_) {
-      if (!builder_.acquire(view.request(id).adapter()) || !builder_.add_or_yield(id)) break;
+      const RequestView& r = view.request(id);
+      if (!builder_.acquire(r.adapter()) || !builder_.add_or_yield(id)) break;
+      is_foreseen_ = is_foreseen_ && out->slices.back().tokens == r.pending();
+      joining_.push_back({id, r.pending() + 1, r.remaining_limit() - 2});
     }
     maybe_idle_.insert(maybe_idle_.end(), prefetched_.begin(), prefetched_.end());
     prefetched_.clear();
     admitted_ = out->slices.size();
+    is_foreseen_ = is_foreseen_ && out->preempt.empty();
     if (admitted_ > 0) return true;
+    joining_.clear();
     out->load.clear();
     out->evict.clear();
     out->preempt.clear();
@@ -230,7 +251,15 @@ class SloraPolicy final : public ReplicaPolicy {
   LoraKernel kernel_;
   int decodes_since_admission_ = 0;
   StepBuilder builder_{StepBuilder::Options{}};
-  AdmissionBound bound_;
+  AdmissionBound running_, bound_;  // with those who are being selected
+  struct Joining {                  // as it will be after its prefill
+    RequestId id;
+    std::int64_t held, left;
+  };
+  std::vector<Joining> joining_;
+  bool follows_ = false;      // running_ is of the requests that run
+  bool decodes_all_ = false;  // the step does
+  bool is_foreseen_ = false;  // what it makes of running_
   std::vector<RequestId> selected_, aborted_;
   std::vector<AdapterId> new_adapters_, prefetched_, maybe_idle_;
   bool newest_first_ = false;  // early abort only

@@ -16,9 +16,8 @@ class UnmergedOnlyPolicy final : public ReplicaPolicy {
   bool plan(const ReplicaView& view, StepPlan* out) override {
     out->kernel = kernel_;
     builder_.begin(view, out);
-    oldest_requests(view, view.limits().max_batch, &batch_);
     out->repeats = StepPlan::kAlways;
-    return add_batch(view, batch_, &builder_) > 0;
+    return add_oldest(view, view.limits().max_batch, &builder_, &batch_) > 0;
   }
 
  private:

@@ -21,16 +21,11 @@ class VllmLoraPolicy final : public ReplicaPolicy {
   bool plan(const ReplicaView& view, StepPlan* out) override {
     out->kernel = kernel_;
     builder_.begin(view, out);
-    for (const RequestId id : view.running()) {
-      if (builder_.preempted(id)) continue;
-      const RequestView& r = view.request(id);
-      if (r.decoding() && builder_.add_decode(id, r)) continue;
-      builder_.add_or_yield(id);
-    }
+    builder_.add_running();
     if (out->preempt.empty()) admit(view);
     out->repeats = StepPlan::kAlways;
     out->repeats_when_full = builder_.full();
-    return !out->slices.empty() || !out->load.empty();
+    return out->runs() || !out->load.empty();
   }
 
  private:

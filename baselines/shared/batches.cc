@@ -27,8 +27,10 @@ void oldest_of(const ReplicaView& view, const AdapterQueue& queue, int limit,
   }
 }
 
-int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, StepBuilder* builder) {
-  int added = 0;
+namespace {
+
+int add_after(const ReplicaView& view, int added, const std::vector<RequestId>& batch,
+              StepBuilder* builder) {
   for (const RequestId id : batch) {
     if (builder->full()) break;
     if (builder->preempted(id)) continue;
@@ -41,6 +43,28 @@ int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, Step
     }
   }
   return added;
+}
+
+}  // namespace
+
+int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, StepBuilder* builder) {
+  return add_after(view, 0, batch, builder);
+}
+
+int add_oldest(const ReplicaView& view, int limit, StepBuilder* builder,
+               std::vector<RequestId>* batch) {
+  const std::span<const RequestId> running = view.running(), waiting = view.waiting();
+  const bool run_first = view.swapped().empty() && std::ranges::is_sorted(running) &&
+                         static_cast<int>(running.size()) <= limit &&
+                         (running.empty() || waiting.empty() || running.back() < waiting.front());
+  if (!run_first || !builder->add_decodes_at_once()) {
+    oldest_requests(view, limit, batch);
+    return add_batch(view, *batch, builder);
+  }
+  const std::size_t more =
+      std::min(static_cast<std::size_t>(limit) - running.size(), waiting.size());
+  batch->assign(waiting.begin(), waiting.begin() + static_cast<std::ptrdiff_t>(more));
+  return add_after(view, static_cast<int>(running.size()), *batch, builder);
 }
 
 double merged_speed_ratio(const ReplicaView& view, LoraKernel kernel) {

@@ -38,6 +38,10 @@ void batch_of_oldest(const ReplicaView& view, Id (RequestView::*of)() const, boo
 // head itself finds no blocks, later arrivals give way to it. Returns how many were added.
 int add_batch(const ReplicaView& view, const std::vector<RequestId>& batch, StepBuilder* builder);
 
+// The same of oldest_requests(); `batch` is reused.
+int add_oldest(const ReplicaView& view, int limit, StepBuilder* builder,
+               std::vector<RequestId>* batch);
+
 // The aggregates of one step over the pending tokens of a batch, as far as the step's token budget
 // goes: what CostModel::step wants.
 class BatchShaper {

@@ -30,11 +30,13 @@ bool StepBuilder::preempted(RequestId id) const {
 }
 
 bool StepBuilder::in_step(RequestId id) const {
+  if (plan_->decode_all && view_->request(id).phase() == Phase::kRunning) return true;
   return std::any_of(plan_->slices.begin(), plan_->slices.end(),
                      [id](const Slice& slice) { return slice.request == id; });
 }
 
 bool StepBuilder::uses(AdapterId id) const {
+  if (plan_->decode_all && view_->adapters().users(id) > 0) return true;
   return std::any_of(plan_->slices.begin(), plan_->slices.end(), [&](const Slice& slice) {
     return view_->request(slice.request).adapter() == id;
   });
@@ -113,6 +115,28 @@ StepBuilder::Added StepBuilder::add(RequestId id) {
   tokens_left_ -= tokens;
   plan_->slices.push_back(Slice{id, tokens});
   return Added::kYes;
+}
+
+bool StepBuilder::add_decodes_at_once() {
+  const std::size_t requests = view_->running().size();
+  if (static_cast<int>(requests) > std::min(requests_left_, tokens_left_)) return false;
+  const std::int64_t blocks = view_->blocks_to_decode_all();
+  if (blocks < 0 || blocks > free_blocks_) return false;
+  plan_->decode_all = true;
+  requests_left_ -= static_cast<int>(requests);
+  tokens_left_ -= static_cast<int>(requests);
+  free_blocks_ -= blocks;
+  return true;
+}
+
+void StepBuilder::add_running() {
+  if (add_decodes_at_once()) return;
+  for (const RequestId id : view_->running()) {
+    if (preempted(id)) continue;
+    const RequestView& r = view_->request(id);
+    if (r.decoding() && add_decode(id, r)) continue;
+    add_or_yield(id);
+  }
 }
 
 bool StepBuilder::add_or_yield(RequestId id) {

@@ -62,6 +62,11 @@ class StepBuilder {
     kNoMemory,  // nobody can give way to it; a running request may then be preempted itself
   };
   Added add(RequestId id);
+  // Adds what every running request computes next, in the order of running(): at once where all
+  // decode and fit, else one by one; when memory runs out the newest give way.
+  void add_running();
+  // The first of these alone, which may fail: then nothing is added.
+  bool add_decodes_at_once();
   // add(), and a running request that finds no memory is preempted itself, so that others go on.
   bool add_or_yield(RequestId id);
 

@@ -64,9 +64,11 @@ double RngStream::uniform_open() {
 
 std::uint64_t RngStream::below(std::uint64_t n) {
   SL_CHECK(n > 0, "below(0)");
-  const std::uint64_t refused = (0 - n) % n;  // 2^64 mod n: the incomplete last round
   std::uint64_t x = next();
-  while (x < refused) x = next();
+  if (x < n) {  // what is refused is: the incomplete last round, 2^64 mod n
+    const std::uint64_t refused = (0 - n) % n;
+    while (x < refused) x = next();
+  }
   return x % n;
 }
 

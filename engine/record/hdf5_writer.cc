@@ -1,7 +1,10 @@
 #include "engine/record/hdf5_writer.h"
 
+#include <libdeflate.h>
+
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <map>
 
 #include "engine/core/check.h"
@@ -16,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "digests are over litt
 
 constexpr std::size_t kCompressFrom = 4096;  // entries
 constexpr std::size_t kChunkEntries = 65536;
-constexpr unsigned kDeflateLevel = 1;
+constexpr int kDeflateLevel = 1;
 constexpr const char* kContext = "/context";  // the one dataset outside the digest
 constexpr std::size_t kGrowBytes = std::size_t{4} << 20;
 
@@ -55,6 +58,34 @@ Hdf5Handle list_space(std::size_t count) {
   return {H5Screate_simple(1, &size, nullptr), H5Sclose};
 }
 
+// Makes chunks as HDF5's filters would, shuffled and deflated, in half of their time.
+class ChunkPacker {
+ public:
+  ChunkPacker() : deflate_(libdeflate_alloc_compressor(kDeflateLevel), libdeflate_free_compressor) {
+    SL_CHECK(deflate_ != nullptr, "no memory to compress with");
+  }
+
+  // `count` values of `bytes` each, in a chunk that has room for `room` of them. Valid until the
+  // next call.
+  std::span<const std::byte> pack(const std::byte* values, std::size_t count, std::size_t bytes,
+                                  std::size_t room) {
+    shuffled_.assign(room * bytes, std::byte{0});
+    for (std::size_t b = 0; b < bytes; ++b) {
+      std::byte* const to = shuffled_.data() + b * room;
+      for (std::size_t i = 0; i < count; ++i) to[i] = values[i * bytes + b];
+    }
+    packed_.resize(libdeflate_zlib_compress_bound(deflate_.get(), shuffled_.size()));
+    const std::size_t size = libdeflate_zlib_compress(
+        deflate_.get(), shuffled_.data(), shuffled_.size(), packed_.data(), packed_.size());
+    SL_CHECK(size > 0, "a chunk fits the bound of its compressor");
+    return {packed_.data(), size};
+  }
+
+ private:
+  std::unique_ptr<libdeflate_compressor, void (*)(libdeflate_compressor*)> deflate_;
+  std::vector<std::byte> shuffled_, packed_;  // reused
+};
+
 }  // namespace
 
 std::recursive_mutex& hdf5_mutex() {
@@ -79,6 +110,7 @@ struct Hdf5Writer::State {
   Hdf5Handle file;
   std::map<std::string, bool> groups;
   Sha256 sha;
+  ChunkPacker packer;
   std::string last_path;
   bool digest_taken = false;
 
@@ -114,6 +146,19 @@ struct Hdf5Writer::State {
     put_attribute(object, attribute, utf8_type().get(), scalar_space().get(), &data);
   }
 
+  bool write_chunks(hid_t set, std::size_t bytes, std::size_t count, const void* data) {
+    const std::size_t room = std::min(count, kChunkEntries);
+    const auto* values = static_cast<const std::byte*>(data);
+    for (std::size_t first = 0; first < count; first += room) {
+      const std::span<const std::byte> chunk =
+          packer.pack(values + first * bytes, std::min(room, count - first), bytes, room);
+      const hsize_t offset = first;
+      if (H5Dwrite_chunk(set, H5P_DEFAULT, 0, &offset, chunk.size(), chunk.data()) < 0)
+        return false;
+    }
+    return true;
+  }
+
   void create(const std::string& path, hid_t type, hid_t space, std::size_t count, bool compress,
               const void* data, const DatasetText& text) {
     make_groups(path);
@@ -129,7 +174,9 @@ struct Hdf5Writer::State {
         H5Dcreate2(file.get(), path.c_str(), type, space, H5P_DEFAULT, plist.get(), H5P_DEFAULT),
         H5Dclose);
     require(set.valid(), path);
-    if (count > 0) {
+    if (compress && count >= kCompressFrom) {
+      require(write_chunks(set.get(), H5Tget_size(type), count, data), path);
+    } else if (count > 0) {
       require(H5Dwrite(set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, path);
     }
     put_text(set.get(), "units", text.units);

@@ -1,5 +1,5 @@
 // Writes one HDF5 file: datasets with units and descriptions, attributes, text and external links.
-// Long datasets are chunked, shuffled and deflated.
+// Long datasets are chunked, shuffled and deflated (by libdeflate, as HDF5 reads it).
 // The file is built in memory and saved in one go (atomic_file.h), so that a full disk is an
 // ordinary error with a message, and a file on disk is whole.
 //

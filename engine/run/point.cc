@@ -384,10 +384,12 @@ int PointSettings::max_model_len() const {
                                   : model.max_context_tokens;
 }
 
-BuiltWorkload build_point_workload(const PointSettings& settings, const std::string& data_dir) {
+BuiltWorkload build_point_workload(const PointSettings& settings, const std::string& data_dir,
+                                   bool requests) {
   WorkloadContext context;
   context.seed = static_cast<std::uint64_t>(settings.seed);
   context.data_dir = data_dir;
+  context.requests = requests;
   context.max_context_tokens = settings.max_model_len();
   context.adapter_bytes = [&settings](int rank) {
     return adapter_bytes_per_device(settings.model, settings.cluster.tensor_parallel, rank,

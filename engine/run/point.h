@@ -55,7 +55,9 @@ PointSettings resolve_point(const Spec& spec, const SweepPosition& position,
                             const TechniqueEntry& entry, std::int64_t seed);
 
 // The workload of a point; the same for every technique at the same position and seed.
-BuiltWorkload build_point_workload(const PointSettings& settings, const std::string& data_dir);
+// Without `requests`: what its settings lead to alone (WorkloadContext::requests).
+BuiltWorkload build_point_workload(const PointSettings& settings, const std::string& data_dir,
+                                   bool requests = true);
 
 // All settings after defaults, as recorded, with the workload that they led to.
 ConfigNode effective_settings(const PointSettings& settings, const BuiltWorkload& workload);

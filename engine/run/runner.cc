@@ -211,7 +211,7 @@ class SpecRun {
     const TechniqueEntry& entry = spec_.techniques[task.technique];
     PointSettings settings = resolve_point(spec_, position, entry, spec_.seeds[task.seed]);
     settings.step_by_step = options_.step_by_step;
-    const auto facts = workloads_.facts(task.position, task.seed, settings);
+    const auto facts = workloads_.facts(task.position, settings);
     const ConfigNode effective = effective_settings(settings, *facts);
 
     CollectionRow row;

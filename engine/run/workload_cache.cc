@@ -30,14 +30,14 @@ std::shared_ptr<const BuiltWorkload> WorkloadCache::workload(std::size_t positio
   return workload.built;
 }
 
-std::shared_ptr<const BuiltWorkload> WorkloadCache::facts(std::size_t position, std::size_t seed,
+std::shared_ptr<const BuiltWorkload> WorkloadCache::facts(std::size_t position,
                                                           const PointSettings& settings) {
   Facts& at = facts_[position];
   const std::lock_guard lock(at.mutex);
   if (at.facts == nullptr) {
-    const std::shared_ptr<const BuiltWorkload> built = workload(position, seed, settings);
+    BuiltWorkload built = build_point_workload(settings, data_dir_, false);
     at.facts = std::make_shared<const BuiltWorkload>(
-        BuiltWorkload{Workload{}, built->effective, built->sources});
+        BuiltWorkload{Workload{}, std::move(built.effective), std::move(built.sources)});
   }
   return at.facts;
 }

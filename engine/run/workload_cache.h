@@ -27,8 +27,7 @@ class WorkloadCache {
                                                 const PointSettings& settings);
   // What the workload's settings led to at a position: effective settings and sources, without the
   // requests. They do not depend on the seed, so that cached points need no workload of their own.
-  std::shared_ptr<const BuiltWorkload> facts(std::size_t position, std::size_t seed,
-                                             const PointSettings& settings);
+  std::shared_ptr<const BuiltWorkload> facts(std::size_t position, const PointSettings& settings);
 
  private:
   struct Shared {

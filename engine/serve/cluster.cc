@@ -86,6 +86,12 @@ void Cluster::deploy(const MakeReplicaPolicy& make_replica_policy) {
   shared.table = &table_;
   shared.token_log = record_->options.token_times ? &token_log_ : nullptr;
   shared.done = &done_;
+  const auto is_on = [](const Unit& unit) { return !unit.off; };
+  const auto& units = view_.deployment_.units;
+  loads_.emplace(static_cast<std::size_t>(
+      std::max<std::ptrdiff_t>(1, std::count_if(units.begin(), units.end(), is_on))));
+  shared.loads = &*loads_;
+  view_.loads_ = &*loads_;
   for (const Unit& unit : view_.deployment_.units) {
     if (unit.off) continue;
     const UnitMemory memory = known.memory(unit);
@@ -418,7 +424,8 @@ void Cluster::log_decision(const Rebalance& decision) {
 void Cluster::start_migration(const Migration& migration) {
   RequestView& r = table_[index(migration.request)];
   if (r.phase_ == Phase::kDone || r.phase_ == Phase::kPending) return;
-  if (r.in_step_) {  // until the step's end; a later decision counts
+  const ReplicaView& at = replicas_[index(r.replica_)]->view();
+  if (at.request(migration.request).in_step()) {  // until the step's end; a later decision counts
     std::erase_if(deferred_, [&](const Migration& m) { return m.request == migration.request; });
     deferred_.push_back(migration);
     return;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,6 +121,7 @@ class Cluster {
   std::size_t held_back_ = 0;  // of all replicas
   std::vector<std::pair<RequestId, TimeNs>> token_log_;
   ClusterView view_;
+  std::optional<LoadIndex> loads_;
   std::size_t next_arrival_ = 0;
   std::size_t arrived_ = 0;
   std::size_t done_ = 0;

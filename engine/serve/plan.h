@@ -89,6 +89,11 @@ struct StepPlan : StepMode {
   std::vector<ModelId> load_models;
   std::vector<Slice> slices;
 
+  // Before `slices`: a token of every running request, in the order of ReplicaView::running(). As
+  // if each were a slice, but planning and carrying it out costs the same however many they are.
+  // Allowed where ReplicaView::blocks_to_decode_all() is known; nobody is preempted by such a plan.
+  bool decode_all = false;
+
   // How many more times the policy would plan these same slices and nothing else: as long as each
   // of them is a token that is decoded, no request ends, blocks suffice, and no request comes to
   // the replica or leaves it and no load ends there. The replica then carries the plan out by
@@ -103,7 +108,7 @@ struct StepPlan : StepMode {
   void clear() {
     static_cast<StepMode&>(*this) = {};
     repeats = 0;
-    repeats_when_full = false;
+    repeats_when_full = decode_all = false;
     model = ModelId{};
     merged = kBaseModel;
     reject.clear();
@@ -118,7 +123,8 @@ struct StepPlan : StepMode {
     return load.empty() && evict.empty() && preempt.empty() && reject.empty() &&
            load_models.empty() && evict_models.empty();
   }
-  bool empty() const { return slices.empty() && only_runs(); }
+  bool runs() const { return decode_all || !slices.empty(); }  // starts a step
+  bool empty() const { return !runs() && only_runs(); }
 };
 
 const char* name(Exec exec);

@@ -21,7 +21,7 @@ namespace servelab {
 struct StepReport {
   std::int64_t steps = 1;         // that this is about
   std::int64_t repeats = 0;       // of those: started without asking the policy
-  std::span<const Slice> slices;  // as planned
+  std::span<const Slice> slices;  // as planned: without those that StepPlan::decode_all means
   std::span<const RequestId> finished;
   Exec exec = Exec::kUnmerged;
   ModelId model{};

@@ -39,7 +39,7 @@ void Replica::plan() {
     plan_.clear();
     plan_.device_share = view_.unit_->models.front().share;
     if (!policy_->plan(view_, &plan_) || plan_.empty()) return;
-    const bool starts_step = !plan_.slices.empty();
+    const bool starts_step = plan_.runs();
     apply(&plan_);
     SL_CHECK(starts_step || ++without_step < kMaxPlansWithoutStep,
              "the policy keeps planning without ever starting a step");
@@ -50,6 +50,10 @@ void Replica::plan() {
 [[gnu::always_inline]] inline void Replica::add_slice(const Slice& slice, Step* step) {
   SL_CHECK(index(slice.request) < shared_.table->size(), "I2: the slice names no request");
   RequestView& r = request(slice.request);
+  if (r.is_member_) [[unlikely]] {
+    SL_CHECK(!step->decodes_all, "I2: the request is already in a step");
+    dissolve_batch();
+  }
   SL_CHECK(!r.in_step_, "I2: the request is already in a step");
   SL_CHECK(slice.tokens >= 1 && slice.tokens <= r.pending(),
            "I6: a slice computes between one and all of the pending tokens");
@@ -66,8 +70,9 @@ void Replica::plan() {
   if (repeats_.possible) {
     const int pages =
         step->blocks_per_page == 1 ? r.blocks_.count : r.blocks_.count / step->blocks_per_page;
-    repeats_.add(r.true_output_tokens_ - r.generated_, r.last_token_,
-                 pages * kv_->block_tokens() - context);
+    batch_.add(r.true_output_tokens_ - r.generated_, pages * kv_->block_tokens() - context,
+               r.last_token_);
+    repeats_.possible = r.generated_ > 0;
   }
 
   step->shape.add_slice(slice.tokens, r.context_, slice.tokens == r.pending(), slice.padding);
@@ -78,15 +83,52 @@ void Replica::plan() {
   step->shape.add_lora_rows(slice.tokens + (is_decode ? 0 : slice.padding), r.context_, r.rank_);
 }
 
+// The step of a plan, with nobody in it yet.
+std::uint32_t Replica::take_slot(StepPlan* plan) {
+  std::uint32_t slot = 0;
+  while (steps_[slot].active) ++slot;
+  Step& step = steps_[slot];
+  ++step_count_;
+  ++view_.steps_in_flight_;
+  step.active = true;
+  step.slices.swap(plan->slices);
+  step.decodes_all = plan->decode_all;
+  step.requests = static_cast<std::int64_t>(step.slices.size());
+  step.adapters.clear();
+  step.host_adapters.clear();
+  step.taken_over.clear();
+  step.shape = BatchShape{};
+  step.model = plan->model;
+  step.blocks_per_page = view_.blocks_per_page_[index(plan->model)];
+  step.merged = plan->exec == Exec::kMerged ? plan->merged : kBaseModel;
+  step.mode = *plan;
+  return slot;
+}
+
+// The batch by which the step may be repeated, if it may; of a plan that decodes all, it joins.
+void Replica::begin_batch(const StepPlan& plan, Step* step) {
+  const bool may_repeat = can_repeat_ && plan.repeats > 0 && plan.only_runs();
+  if (step->decodes_all) {
+    repeats_.begin(may_repeat && step->slices.empty());
+    return add_decodes(step);
+  }
+  repeats_.begin(may_repeat);
+  if (!may_repeat) return;
+  if (batch_.stands()) dissolve_batch();
+  batch_.begin(kv_->block_tokens(), step->blocks_per_page, false);
+  batch_.start_first();
+}
+
 void Replica::apply(StepPlan* plan) {
-  SL_CHECK(
-      plan->slices.empty() || (index(plan->model) < turns_.size() && view_.serves(plan->model)),
-      "I12: the step is of a model that this replica does not serve");
+  SL_CHECK(!plan->runs() || (index(plan->model) < turns_.size() && view_.serves(plan->model)),
+           "I12: the step is of a model that this replica does not serve");
   if (const char* why = shared_.backend->unsupported(id_, *plan)) {
     throw SpecError(std::string("the backend cannot carry this plan out: ") + why);
   }
   log_plan(*plan);
   for (const RequestId id : plan->reject) reject(id, RejectReason::kPolicy);
+  SL_CHECK(!plan->decode_all || plan->preempt.empty(),
+           "I9: a plan runs a request that it preempts");
   for (const Preemption& preemption : plan->preempt) {
     preempt(preemption);
     for (const Slice& slice : plan->slices) {
@@ -100,30 +142,16 @@ void Replica::apply(StepPlan* plan) {
   for (const AdapterId id : plan->load) begin_load(id);
   for (const ModelId id : plan->evict_models) evict(id);
   for (const ModelId id : plan->load_models) begin_load(id);
-  if (plan->slices.empty()) return;
+  if (!plan->runs()) return;
   SL_CHECK(plan->device_share > 0 && plan->device_share <= 1,
            "I7: a step's share of the device is in (0, 1]");
 
-  std::uint32_t slot = 0;
-  while (steps_[slot].active) ++slot;
+  const std::uint32_t slot = take_slot(plan);
   Step& step = steps_[slot];
-  ++step_count_;
-  ++view_.steps_in_flight_;
-  step.active = true;
-  step.slices.swap(plan->slices);
-  step.adapters.clear();
-  step.host_adapters.clear();
-  step.taken_over.clear();
-  step.shape = BatchShape{};
-  step.model = plan->model;
-  step.blocks_per_page = view_.blocks_per_page_[index(plan->model)];
-  step.merged = plan->exec == Exec::kMerged ? plan->merged : kBaseModel;
-  step.mode = *plan;
-  SL_CHECK(step.slices.size() <= static_cast<std::size_t>(view_.limits_.max_batch),
+  begin_batch(*plan, &step);
+  SL_CHECK(step.requests <= view_.limits_.max_batch,
            "I7: the step has more requests than max_batch");
   if (takes_turns(step.model)) use_model(step.model);
-  repeats_.begin(can_repeat_ && plan->repeats > 0 && plan->only_runs(), kv_->block_tokens(),
-                 step.blocks_per_page);
   for (const Slice& slice : step.slices) add_slice(slice, &step);
   if (view_.unit_->models.size() > 1) check_models(step);
   step.shape.served_adapters = static_cast<std::int64_t>(view_.adapter_table_.size());
@@ -239,43 +267,21 @@ void Replica::enter_running(RequestId id, RequestView* r) {
   if (record.admitted == kUnset) record.admitted = shared_.timeline->now();
 }
 
-// A request of the step in flight learns what repeated steps made of it.
-[[gnu::always_inline]] inline void Replica::settle(RequestView* r) {
-  const auto steps = static_cast<std::int32_t>(repeats_.owed);
-  r->context_ += steps;
-  r->generated_ += steps;
-  r->last_token_ = repeats_.last_end;
-  const std::int32_t tokens = r->context_ + 1;  // with the step in flight
-  if (r->blocks_.count * kv_->block_tokens() >= tokens * repeats_.blocks_per_page) return;
-  const std::int64_t blocks = view_.blocks_for(r->model_, tokens) - r->blocks_.count;
-  KvPool::give(&r->blocks_, blocks);
-  repeats_.taken -= blocks;
-}
-
-void Replica::settle() {
-  if (!view_.unsettled_) return;
-  for (const Slice& slice : steps_.front().slices) settle(&request(slice.request));
-  end_settling();
-}
-
-void Replica::end_settling() {
-  view_.unsettled_ = false;
-  repeats_.owed = 0;
-  SL_CHECK(repeats_.taken == 0, "I4: repeated steps took blocks that none of their requests needs");
-}
-
-// Moves the requests of a step that has ended on by it. With kHolds they stay in it: it is about to
-// be repeated, and none of them ends. Returns how many sampled a token.
-template <bool kHolds>
+// Moves the requests of a step that has ended on by it; those of the batch are told later. Returns
+// how many sampled a token.
 std::int64_t Replica::advance(const Step& step, TimeNs now, TimeNs started) {
-  const bool unsettled = view_.unsettled_;
   std::int64_t sampled = 0;
+  if (step.decodes_all) {
+    sampled = static_cast<std::int64_t>(batch_.size());
+    end_decodes(now);
+  } else if (!batch_.stands()) {
+    settle();
+  }
   TimeNs gap = 0;  // inter-token gaps come in runs of equal values
   std::int64_t gap_count = 0;
   for (const Slice& slice : step.slices) {
     RequestView& r = request(slice.request);
-    if (unsettled) settle(&r);
-    if constexpr (!kHolds) r.in_step_ = false;
+    r.in_step_ = false;
     if (r.context_ == 0) {
       RequestRecord& record = record_of(slice.request);
       if (record.prefill_start == kUnset) record.prefill_start = started;
@@ -295,16 +301,13 @@ std::int64_t Replica::advance(const Step& step, TimeNs now, TimeNs started) {
     }
     r.last_token_ = now;
     if (shared_.token_log != nullptr) shared_.token_log->emplace_back(slice.request, now);
-    if constexpr (!kHolds) {
-      if (r.generated_ >= r.true_output_tokens_) finish_request(slice.request, &r);
-    }
+    if (r.generated_ >= r.true_output_tokens_) finish_request(slice.request, &r);
   }
   if (gap_count > 0) shared_.record->itl.add(gap, gap_count);
-  if (unsettled) end_settling();
+  if (!batch_.stands()) return sampled;
+  for (const Slice& slice : step.slices) join_batch(slice.request);
   return sampled;
 }
-
-template std::int64_t Replica::advance<true>(const Step&, TimeNs, TimeNs);
 
 bool Replica::on_step_done(std::uint32_t slot, bool may_repeat) {
   const SchedulingWatch watch(this);
@@ -312,15 +315,16 @@ bool Replica::on_step_done(std::uint32_t slot, bool may_repeat) {
   SL_CHECK(step.active, "a step ended that never began");
   const StepTiming timing = shared_.backend->collect(id_, slot);
   finished_.clear();
-  if (may_repeat && repeats_.left > 0 && repeats_.least_left > 1 && repeat(slot, timing))
+  if (may_repeat && repeats_.left > 0 && batch_.first_end() > batch_.ended() + 1 &&
+      repeat(slot, timing)) {
     return true;
+  }
   if (timing.host_work.lost > 0) {
     note_event(EventCode::kWorkerLost, timing.host_work.lost, timing.host_work.recomputed);
   }
   if (shared_.record->options.keep_delivered) shared_.record->step_timings.push_back(timing);
   const TimeNs now = shared_.timeline->now();
-  const std::int64_t sampled = advance<false>(step, now, now - timing.busy());
-  repeats_.last_end = now;
+  const std::int64_t sampled = advance(step, now, now - timing.busy());
   for (const AdapterId id : step.adapters) adapters_->unpin(id);
   for (const AdapterId id : step.taken_over) adapters_->unpin(id);
   if (takes_turns(step.model)) models_->unpin(step.model);

@@ -48,6 +48,7 @@ struct SharedState {
   std::vector<RequestView>* table = nullptr;
   std::vector<std::pair<RequestId, TimeNs>>* token_log = nullptr;  // null: not kept
   std::size_t* done = nullptr;                                     // requests finished or rejected
+  LoadIndex* loads = nullptr;  // by replica: requests that have not ended
 };
 
 class Replica {
@@ -83,8 +84,10 @@ class Replica {
   bool on_step_done(std::uint32_t slot, bool may_repeat);
   void on_load_done(std::uint32_t what);  // low half of the event's subject
 
-  // Tells the requests of the step in flight of the steps that they have made by repeating.
+  // Tells requests of the steps that they have made and were not told of.
   void settle();
+  // ReplicaView::blocks_to_decode_all(); the batch then stands.
+  std::int64_t blocks_to_decode_all();
 
   // Ends the run's record and checks that memory is conserved.
   void finish();
@@ -92,7 +95,9 @@ class Replica {
  private:
   struct Step {
     bool active = false;
+    bool decodes_all = false;  // the batch, before the slices
     std::vector<Slice> slices;
+    std::int64_t requests = 0;  // of both
     std::vector<AdapterId> adapters;
     std::vector<AdapterId> host_adapters;  // in host memory, where nothing need pin them
     std::vector<AdapterId> taken_over;     // those of them that the device may take over: pinned
@@ -130,14 +135,21 @@ class Replica {
   void switch_weights(Step* step, StepWork* work);
   void finish_request(RequestId id, RequestView* r);
   void submit(std::uint32_t slot, StepWork* work);
-  template <bool kHolds>
   std::int64_t advance(const Step& step, TimeNs now, TimeNs started);
+  std::uint32_t take_slot(StepPlan* plan);
+  void begin_batch(const StepPlan& plan, Step* step);
+  void add_decodes(Step* step);
+  void end_decodes(TimeNs now);
+  void end_member(RequestId id);
+  void join_batch(RequestId id);
+  bool stand_batch();
+  void dissolve_batch();
+  Decoding decoding(RequestId id, const RequestView& r) const;
   void expect_repeats(const StepPlan& plan, const Step& step);
   bool repeat(std::uint32_t slot, const StepTiming& timing);
   void start_again(std::uint32_t slot);
   void report(const Step& step, const StepTiming& timing);
-  void settle(RequestView* r);
-  void end_settling();
+  void settle(RequestView* r, std::int64_t steps);
   void end_repeats() { repeats_.left = 0; }
   void end_unless_full() {
     if (!repeats_.when_full) end_repeats();
@@ -157,9 +169,18 @@ class Replica {
   void queue_erase(RequestId id, RequestView* r);
   void log_plan(const StepPlan& plan);
   void log_plan_again();
+  bool logs_same(const StepPlan& plan) const;
+  void log_plan_head(const StepPlan& plan);
+  void hash_slice(const Slice& slice);
   void hash_slices(const std::vector<Slice>& slices);
+  void hash_changes(const StepPlan& plan);
+  std::vector<Slice> all_slices(const StepPlan& plan) const;
+  bool is_as_logged(const StepPlan& plan) const;
+  bool has_joined(const Slice& logged) const;
+  void fold_logged(const StepPlan& plan);
+  void unfold_logged();
   void close_logged();
-  void log_plan_text(const StepPlan& plan);
+  void log_plan_text(const StepPlan& plan, const std::vector<Slice>& slices);
   void note_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
   void log_step(const Step& step, const StepTiming& timing, std::int64_t sampled);
   void close_bin();
@@ -181,6 +202,8 @@ class Replica {
   std::vector<Step> steps_;  // by slot
   std::uint64_t step_count_ = 0;
   Repeats repeats_;
+  DecodeBatch batch_;
+  int plans_before_batch_ = 0;  // that are made before one is to stand again
   LoggedPlan logged_;
   StreamHash decision_hash_;         // of this replica's plans
   std::vector<RequestId> finished_;  // reused

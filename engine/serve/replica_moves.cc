@@ -46,6 +46,7 @@ void Replica::turn_away(RequestId id) {
 
 void Replica::release(RequestId id) {
   RequestView& r = request(id);
+  if (r.is_member_) dissolve_batch();
   SL_CHECK(!r.in_step_ && r.phase_ != Phase::kDone && r.phase_ != Phase::kPending,
            "I9: only an unfinished request outside a step can leave a replica");
   end_repeats();
@@ -129,6 +130,7 @@ void Replica::leave(RequestId id, RequestView* r) {
 void Replica::reject(RequestId id, RejectReason reason) {
   SL_CHECK(index(id) < shared_.table->size(), "I9: rejecting an unknown request");
   RequestView& r = request(id);
+  if (r.is_member_) dissolve_batch();
   SL_CHECK(!r.in_step_ && (r.phase_ == Phase::kWaiting || r.phase_ == Phase::kRunning ||
                            r.phase_ == Phase::kSwapped),
            "I9: only an unfinished request outside a step can be rejected");
@@ -148,6 +150,7 @@ void Replica::reject(RequestId id, RejectReason reason) {
 void Replica::preempt(const Preemption& preemption) {
   SL_CHECK(index(preemption.request) < shared_.table->size(), "I9: preempting an unknown request");
   RequestView& r = request(preemption.request);
+  if (r.is_member_) dissolve_batch();
   RequestRecord& record = record_of(preemption.request);
   SL_CHECK(r.phase_ == Phase::kRunning && !r.in_step_ && record.replica == id_,
            "I9: only a running request outside a step can be preempted");

@@ -1,21 +1,52 @@
 // What a replica writes into the run's record: the decision log, series, events and totals.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 
 #include "engine/serve/replica.h"
 
 namespace servelab {
+namespace {
+
+// In the decision hash.
+constexpr std::uint64_t kLeft = 14ull << 60;
+constexpr std::uint64_t kSame = 15ull << 60;
+
+}  // namespace
 
 // Runs of one and the same plan are logged once, with their number: however far a replica goes by
 // itself, the log is the same.
 void Replica::log_plan(const StepPlan& plan) {
-  if (logged_.times > 0 && plan.only_runs() && logged_.mode == plan &&
-      logged_.model == plan.model && logged_.merged == plan.merged &&
-      logged_.slices == plan.slices) {
-    return log_plan_again();
+  const bool as_text = shared_.record->options.decision_text;
+  if (plan.decode_all && logged_.decode_all && !as_text) {
+    if (logs_same(plan) && is_as_logged(plan)) return log_plan_again();
+    log_plan_head(plan);
+    hash_changes(plan);
+  } else {
+    unfold_logged();
+    const std::vector<Slice> all = plan.decode_all ? all_slices(plan) : std::vector<Slice>();
+    const std::vector<Slice>& slices = plan.decode_all ? all : plan.slices;
+    if (logs_same(plan) && logged_.slices == slices) {
+      log_plan_again();
+      return fold_logged(plan);
+    }
+    log_plan_head(plan);
+    hash_slices(slices);
+    if (as_text) log_plan_text(plan, slices);
+    logged_.slices = slices;
   }
+  fold_logged(plan);
+}
+
+// Apart from its slices.
+bool Replica::logs_same(const StepPlan& plan) const {
+  return logged_.times > 0 && plan.only_runs() && logged_.mode == plan &&
+         logged_.model == plan.model && logged_.merged == plan.merged;
+}
+
+void Replica::log_plan_head(const StepPlan& plan) {
   close_logged();
   logged_.mode = plan;
   logged_.model = plan.model;
@@ -39,31 +70,112 @@ void Replica::log_plan(const StepPlan& plan) {
   for (const AdapterId id : plan.load) hash.add(4ull << 60 | index(id));
   for (const ModelId id : plan.evict_models) hash.add(9ull << 60 | index(id));
   for (const ModelId id : plan.load_models) hash.add(10ull << 60 | index(id));
-  hash_slices(plan.slices);
-  if (shared_.record->options.decision_text) log_plan_text(plan);
+}
+
+void Replica::hash_slice(const Slice& slice) {
+  StreamHash& hash = decision_hash_;
+  hash.add(static_cast<std::uint64_t>(slice.lora) << 56 |
+           static_cast<std::uint64_t>(slice.tokens) << 32 | index(slice.request));
+  if (slice.padding > 0) hash.add(11ull << 60 | static_cast<std::uint64_t>(slice.padding));
 }
 
 // By what differs from the plan before: who left, who joined or has another slice, and how many
 // stayed as they were.
 void Replica::hash_slices(const std::vector<Slice>& slices) {
-  StreamHash& hash = decision_hash_;
   const std::vector<Slice>& before = logged_.slices;
   std::size_t old = 0;
   std::uint64_t same = 0;
   for (const Slice& slice : slices) {
     for (; old < before.size() && before[old].request != slice.request; ++old) {
-      hash.add(14ull << 60 | index(before[old].request));
+      decision_hash_.add(kLeft | index(before[old].request));
     }
     if (old < before.size() && before[old++] == slice) {
       ++same;
-      continue;
+    } else {
+      hash_slice(slice);
     }
-    hash.add(static_cast<std::uint64_t>(slice.lora) << 56 |
-             static_cast<std::uint64_t>(slice.tokens) << 32 | index(slice.request));
-    if (slice.padding > 0) hash.add(11ull << 60 | static_cast<std::uint64_t>(slice.padding));
   }
-  hash.add(15ull << 60 | same);
-  logged_.slices = slices;
+  decision_hash_.add(kSame | same);
+}
+
+// Whether a plan that decodes all has the slices of the one that the log ends with, which did too.
+bool Replica::is_as_logged(const StepPlan& plan) const {
+  return plan.slices.empty() && logged_.left.empty() &&
+         std::all_of(logged_.slices.begin(), logged_.slices.end(), [&](const Slice& slice) {
+           return has_joined(slice) && slice == Slice{slice.request, 1};
+         });
+}
+
+// The same words as hash_slices() of all of them: both plans decode all, so that the members who
+// stayed are the same, and those who joined follow them.
+void Replica::hash_changes(const StepPlan& plan) {
+  const std::vector<Slice>& before = logged_.slices;
+  std::vector<DecodeBatch::Member>& left = logged_.left;
+  const auto by_seq = [](const auto& a, const auto& b) { return a.seq < b.seq; };
+  std::sort(left.begin(), left.end(), by_seq);
+  std::size_t followed = plan.slices.empty() ? 0 : before.size();  // slices that others come after
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (has_joined(before[i])) followed = std::max(followed, i + 1);
+  }
+  const bool any_after = followed > 0 || !plan.slices.empty();
+  std::uint64_t same = batch_.size();
+  for (const Slice& slice : before) same -= has_joined(slice) ? 1 : 0;
+  for (const DecodeBatch::Member& member : left) {
+    if (any_after || (same > 0 && member.seq < batch_.members()[same - 1].seq)) {
+      decision_hash_.add(kLeft | index(member.id));
+    }
+  }
+  for (std::size_t i = 0; i < followed; ++i) {
+    const Slice now{before[i].request, 1};
+    if (!has_joined(before[i])) {
+      decision_hash_.add(kLeft | index(before[i].request));
+    } else if (before[i] == now) {
+      ++same;
+    } else {
+      hash_slice(now);
+    }
+  }
+  for (const Slice& slice : plan.slices) hash_slice(slice);
+  decision_hash_.add(kSame | same);
+  logged_.slices = plan.slices;
+}
+
+bool Replica::has_joined(const Slice& logged) const {
+  const RequestView& r = (*shared_.table)[index(logged.request)];
+  return r.is_member_ && r.replica_ == id_;
+}
+
+std::vector<Slice> Replica::all_slices(const StepPlan& plan) const {
+  std::vector<Slice> slices;
+  for (const DecodeBatch::Member& member : batch_.members()) slices.push_back({member.id, 1});
+  slices.insert(slices.end(), plan.slices.begin(), plan.slices.end());
+  return slices;
+}
+
+// From here on the log ends with this plan, of which only what is not of the batch is kept.
+void Replica::fold_logged(const StepPlan& plan) {
+  logged_.left.clear();
+  logged_.decode_all = plan.decode_all;
+  if (!plan.decode_all) return;
+  logged_.slices = plan.slices;
+  logged_.until = batch_.next_seq();
+}
+
+// ... and here all of it again, before the batch changes otherwise than by who joins or ends.
+void Replica::unfold_logged() {
+  if (!logged_.decode_all) return;
+  logged_.decode_all = false;
+  std::vector<DecodeBatch::Member> members = std::move(logged_.left);
+  logged_.left.clear();
+  for (const DecodeBatch::Member& member : batch_.members()) {
+    if (member.seq < logged_.until) members.push_back(member);
+  }
+  const auto by_seq = [](const auto& a, const auto& b) { return a.seq < b.seq; };
+  std::sort(members.begin(), members.end(), by_seq);
+  std::vector<Slice> slices;
+  for (const DecodeBatch::Member& member : members) slices.push_back({member.id, 1});
+  slices.insert(slices.end(), logged_.slices.begin(), logged_.slices.end());
+  logged_.slices = std::move(slices);
 }
 
 void Replica::log_plan_again() {
@@ -81,7 +193,7 @@ void Replica::close_logged() {
                       logged_.last % 1'000'000'000);
 }
 
-void Replica::log_plan_text(const StepPlan& plan) {
+void Replica::log_plan_text(const StepPlan& plan, const std::vector<Slice>& slices) {
   logged_.line = shared_.record->decision_lines.size();
   std::string& out = shared_.record->decision_lines.emplace_back();
   char stamp[64];
@@ -120,7 +232,7 @@ void Replica::log_plan_text(const StepPlan& plan) {
   list("load", plan.load, plain);
   list("evict-model", plan.evict_models, plain);
   list("load-model", plan.load_models, plain);
-  list("run", plan.slices, [&](const Slice& slice) {
+  list("run", slices, [&](const Slice& slice) {
     std::string text = plain(slice.request);
     if (slice.tokens > 1) text.append("x").append(std::to_string(slice.tokens));
     if (slice.lora == LoraSite::kHost) text.append("h");
@@ -156,7 +268,7 @@ void Replica::note_step(const Step& step, const StepTiming& timing, std::int64_t
   }
   ++bin_.steps;
   bin_.merged_steps += merged ? 1 : 0;
-  bin_.batch_requests += static_cast<std::int64_t>(step.slices.size());
+  bin_.batch_requests += step.requests;
   bin_.prompt_tokens += step.shape.prefill_tokens;
   bin_.output_tokens += sampled;
   bin_.running = static_cast<std::int32_t>(view_.running_.size());
@@ -172,7 +284,7 @@ void Replica::log_step(const Step& step, const StepTiming& timing, std::int64_t 
   record.timing = timing;
   record.model = step.model;
   record.merged = step.merged;
-  record.requests = static_cast<std::int32_t>(step.slices.size());
+  record.requests = static_cast<std::int32_t>(step.requests);
   record.adapters = static_cast<std::int32_t>(step.adapters.size() + step.host_adapters.size());
   record.host_requests = static_cast<std::int32_t>(step.shape.host_requests);
   record.prompt_tokens = static_cast<std::int32_t>(step.shape.prefill_tokens);

@@ -129,6 +129,7 @@ void Replica::queue_insert(RequestId id, RequestView* r) {
   (after == kNoRequest ? queue.head : request(after).next_of_adapter_) = id;
   (before == kNoRequest ? queue.tail : request(before).previous_of_adapter_) = id;
   view_.unfinished_ranks_.add(r->rank_);
+  shared_.loads->set(index(id_), view_.unfinished());
   if (queue.count++ == 0 && at < view_.active_position_.size()) {
     view_.active_position_[at] = static_cast<std::uint32_t>(view_.active_.size());
     view_.active_.push_back(r->adapter_);
@@ -147,6 +148,7 @@ void Replica::queue_erase(RequestId id, RequestView* r) {
   if (queue.waiting_from == id) queue.waiting_from = before;
   r->previous_of_adapter_ = r->next_of_adapter_ = kNoRequest;
   view_.unfinished_ranks_.remove(r->rank_);
+  shared_.loads->set(index(id_), view_.unfinished());
   if (--queue.count == 0 && at < view_.active_position_.size()) {
     const std::uint32_t position = view_.active_position_[at];
     const AdapterId last = view_.active_.back();

@@ -36,4 +36,12 @@ void FcfsQueue::erase(RequestId id) {
   }
 }
 
+const ReplicaView& ClusterView::least_loaded(const RoutedRequest& request) const {
+  const std::span<const ReplicaView* const> among = candidates(request);
+  if (among.size() == replicas_.size()) return *replicas_[loads_->least()];
+  return **std::min_element(
+      among.begin(), among.end(),
+      [](const ReplicaView* a, const ReplicaView* b) { return a->unfinished() < b->unfinished(); });
+}
+
 }  // namespace servelab

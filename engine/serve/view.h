@@ -13,6 +13,7 @@
 #include "engine/serve/deployment.h"
 #include "engine/serve/engine_settings.h"
 #include "engine/serve/kv_pool.h"
+#include "engine/serve/load_index.h"
 #include "engine/serve/rank_counts.h"
 #include "engine/serve/request.h"
 #include "engine/serve/timeline.h"
@@ -66,7 +67,8 @@ class RequestView {
   ModelId model_{};
   ReplicaId replica_ = kNoReplica;  // where it is, or was when it ended
   Phase phase_ = Phase::kPending;
-  bool in_step_ = false;
+  bool in_step_ : 1 = false;
+  bool is_member_ : 1 = false;  // of its replica's DecodeBatch, where that stands
   TimeNs last_token_ = 0;
 };
 static_assert(sizeof(RequestView) == 64);
@@ -110,15 +112,19 @@ class ReplicaView {
   // A request of this replica, unfinished or just finished; any other is refused (I10), so that no
   // policy can look at arrivals to come.
   const RequestView& request(RequestId id) const {
-    if (unsettled_) [[unlikely]]
-      settle();
     const RequestView& r = (*table_)[index(id)];
+    if (unsettled_ && (r.in_step_ || r.is_member_)) [[unlikely]]
+      settle();
     SL_CHECK(r.replica_ == id_, "I10: a policy looked at a request that is not at its replica");
     return r;
   }
   std::span<const RequestId> waiting() const { return waiting_.all(); }  // by arrival
   std::span<const RequestId> swapped() const { return swapped_.all(); }  // by arrival
   std::span<const RequestId> running() const { return running_; }        // by admission
+
+  // KV blocks that one more token of every running request takes, where all of them decode and have
+  // their adapters, and a plan may say so at once (StepPlan::decode_all). Negative: one by one.
+  std::int64_t blocks_to_decode_all() const;
 
   // Requests that have not ended: waiting, running and swapped.
   std::size_t unfinished() const { return waiting_.size() + swapped_.size() + running_.size(); }
@@ -224,6 +230,9 @@ class ClusterView {
   std::span<const ReplicaView* const> candidates(const RoutedRequest& request) const {
     return candidates(request.adapter, request.model);
   }
+  // Of these the one with the fewest unfinished requests, the lowest id among equals. O(1) where
+  // every replica is a candidate.
+  const ReplicaView& least_loaded(const RoutedRequest& request) const;
   std::span<const Adapter> adapter_table() const { return adapter_table_; }
 
   const Deployment& deployment() const { return deployment_; }
@@ -239,6 +248,7 @@ class ClusterView {
   }
 
   std::vector<const ReplicaView*> replicas_;
+  const LoadIndex* loads_ = nullptr;  // their unfinished requests
   // Empty where no replica lacks a model, or where none has a repository of its own.
   std::vector<std::vector<const ReplicaView*>> by_model_, by_adapter_;
   std::span<const Adapter> adapter_table_;

@@ -60,7 +60,9 @@ std::size_t ArrivalGenerator::requests_of_rate() const {
 }
 
 void ArrivalGenerator::merge(std::vector<ProcessOfItem> processes) {
-  plan_.arrivals = merge_processes(&processes, max_requests_, end_);
+  const std::size_t most =
+      inputs_.first_only ? std::min<std::size_t>(1, max_requests_) : max_requests_;
+  plan_.arrivals = merge_processes(&processes, most, end_);
 }
 
 void ArrivalGenerator::per_item(
@@ -160,7 +162,7 @@ ArrivalPlan generate_arrivals(const ArrivalInputs& inputs) {
   kind->generate(&generator);
   ArrivalPlan plan = std::move(generator.plan());
   const bool ran_out = is_bounded && generator.end() == kNever && plan.arrivals.size() < most;
-  if (ran_out && !kind->has_own_end()) {
+  if (ran_out && !kind->has_own_end() && !inputs.first_only) {
     generator.fail("rate", "only " + std::to_string(plan.arrivals.size()) + " of " +
                                std::to_string(most) +
                                " requests arrive within 285 years, the end of time here; raise "

@@ -32,6 +32,7 @@ struct ArrivalInputs {
   std::string data_dir;
   const std::vector<double>* shares = nullptr;  // of the items; sums to 1
   double weight_sum = 0;                        // the rate where `rate` is unset
+  bool first_only = false;  // of those that are drawn, the first arrival is enough
 };
 
 struct ArrivalPlan {

@@ -49,15 +49,6 @@ void check_range(const ConfigNode& section, const std::string& key,
   }
 }
 
-double length_at(const std::array<double, kLengthQuantiles.size()>& table,
-                 const std::vector<double>& scores, double z) {
-  z = std::clamp(z, scores.front(), scores.back());
-  const auto upper = std::upper_bound(scores.begin() + 1, scores.end() - 1, z);
-  const auto i = static_cast<std::size_t>(upper - scores.begin());
-  const double t = (z - scores[i - 1]) / (scores[i] - scores[i - 1]);
-  return portable::exp(portable::log(table[i - 1]) * (1 - t) + portable::log(table[i]) * t);
-}
-
 }  // namespace
 
 std::vector<std::string> length_source_names() {
@@ -71,18 +62,36 @@ std::vector<std::string> length_source_names() {
   return names;
 }
 
-EmbeddedLengthModel::EmbeddedLengthModel(const EmbeddedLengths& lengths) : lengths_(lengths) {
-  for (const double q : kLengthQuantiles) {
-    scores_.push_back(q <= 0   ? -kExtremeScore
-                      : q >= 1 ? kExtremeScore
-                               : portable::normal_quantile(q));
+EmbeddedLengthModel::EmbeddedLengthModel(const EmbeddedLengths& lengths) {
+  for (std::size_t i = 0; i < scores_.size(); ++i) {
+    const double q = kLengthQuantiles[i];
+    scores_[i] = q <= 0 ? -kExtremeScore : q >= 1 ? kExtremeScore : portable::normal_quantile(q);
+  }
+  for (const LengthComponent& one : lengths.components) {
+    const double r = one.correlation;
+    Component& component = components_.emplace_back();
+    component.weight = one.weight;
+    component.correlation = r;
+    component.rest = std::sqrt(1 - r * r);
+    for (std::size_t i = 0; i < scores_.size(); ++i) {
+      component.prompt_logs[i] = portable::log(one.prompt[i]);
+      component.output_logs[i] = portable::log(one.output[i]);
+    }
   }
 }
 
+double EmbeddedLengthModel::length_at(const Table& logs, double z) const {
+  z = std::clamp(z, scores_.front(), scores_.back());
+  const auto upper = std::upper_bound(scores_.begin() + 1, scores_.end() - 1, z);
+  const auto i = static_cast<std::size_t>(upper - scores_.begin());
+  const double t = (z - scores_[i - 1]) / (scores_[i] - scores_[i - 1]);
+  return portable::exp(logs[i - 1] * (1 - t) + logs[i] * t);
+}
+
 LengthPair EmbeddedLengthModel::draw(RngStream* rng) const {
-  double u = lengths_.components.size() > 1 ? rng->uniform() : 0;
-  const LengthComponent* chosen = &lengths_.components.back();
-  for (const LengthComponent& component : lengths_.components) {
+  double u = components_.size() > 1 ? rng->uniform() : 0;
+  const Component* chosen = &components_.back();
+  for (const Component& component : components_) {
     if (u < component.weight) {
       chosen = &component;
       break;
@@ -90,10 +99,8 @@ LengthPair EmbeddedLengthModel::draw(RngStream* rng) const {
     u -= component.weight;
   }
   const double z1 = rng->normal();
-  const double r = chosen->correlation;
-  const double z2 = r * z1 + std::sqrt(1 - r * r) * rng->normal();
-  return {whole(length_at(chosen->prompt, scores_, z1)),
-          whole(length_at(chosen->output, scores_, z2))};
+  const double z2 = chosen->correlation * z1 + chosen->rest * rng->normal();
+  return {whole(length_at(chosen->prompt_logs, z1)), whole(length_at(chosen->output_logs, z2))};
 }
 
 LengthSampler::LengthSampler(LengthSettings* settings, const ConfigNode& section,

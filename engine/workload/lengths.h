@@ -3,6 +3,7 @@
 #ifndef SERVELAB_WORKLOAD_LENGTHS_H_
 #define SERVELAB_WORKLOAD_LENGTHS_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -28,8 +29,17 @@ class EmbeddedLengthModel {
   LengthPair draw(RngStream* rng) const;
 
  private:
-  const EmbeddedLengths& lengths_;
-  std::vector<double> scores_;  // normal scores of the knots
+  using Table = std::array<double, kLengthQuantiles.size()>;
+  struct Component {
+    double weight;
+    double correlation;
+    double rest;  // of the second score, that does not follow from the first
+    Table prompt_logs, output_logs;
+  };
+  double length_at(const Table& logs, double z) const;
+
+  std::vector<Component> components_;
+  Table scores_;  // normal scores of the knots
 };
 
 class LengthSampler {

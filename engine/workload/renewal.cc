@@ -92,9 +92,20 @@ std::vector<Arrival> merge_processes(std::vector<ProcessOfItem>* processes,
     const TimeNs at = (*processes)[i].process->next();
     if (at < end) first.emplace_back(at, i);
   }
+  std::vector<Arrival> arrivals;
+  if (processes->size() == 1) {
+    const ProcessOfItem& one = processes->front();
+    for (TimeNs at = first.empty() ? end : first.front().first;
+         at < end && arrivals.size() < max_requests;) {
+      arrivals.push_back({at, one.item, 0});
+      const TimeNs next = one.process->next();
+      SL_CHECK(next >= at, "a process went back in time");
+      at = next;
+    }
+    return arrivals;
+  }
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap(std::greater<>(),
                                                                       std::move(first));
-  std::vector<Arrival> arrivals;
   while (!heap.empty() && arrivals.size() < max_requests) {
     const auto [at, i] = heap.top();
     heap.pop();

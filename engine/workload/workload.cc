@@ -135,6 +135,7 @@ class Builder {
     inputs.data_dir = context_.data_dir;
     inputs.shares = &popularity.shares();
     inputs.weight_sum = popularity.weight_sum();
+    inputs.first_only = !context_.requests;
     const ArrivalPlan plan = generate_arrivals(inputs);
     if (plan.rate_per_s > 0) settings_.arrivals.rate_per_s = plan.rate_per_s;
     built_.notes = plan.notes;

@@ -20,6 +20,9 @@ struct WorkloadContext {
   std::string data_dir;                          // folder of the real traces; empty: there are none
   int max_context_tokens = 0;                    // prompt and output together; 0: no limit
   std::function<Bytes(int rank)> adapter_bytes;  // size of an adapter; unset: 0
+  // False: what the settings lead to is wanted (BuiltWorkload::effective, `sources`), and requests
+  // that need not be drawn for it are left out.
+  bool requests = true;
 };
 
 struct BuiltWorkload {

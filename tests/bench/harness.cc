@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <utility>
 
 #include "engine/calibrate/nnls.h"
@@ -86,6 +87,12 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
+double cpu_seconds_of(const std::function<void()>& work) {
+  const std::clock_t began = std::clock();
+  work();
+  return static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC;
+}
+
 PointSettings bench_point(const std::string& name) {
   const std::string source = SERVELAB_SOURCE_DIR;
   const Spec spec =
@@ -148,8 +155,8 @@ struct Counts {
 Counts time_run(const PointSettings& settings, const Workload& workload) {
   Counts counts;
   PointResult result;
-  counts.seconds = seconds_of([&] { result = run_point(settings, workload); });
-  counts.seconds -= seconds_of([&] { summarize(workload, result.record); });
+  counts.seconds = cpu_seconds_of([&] { result = run_point(settings, workload); });
+  counts.seconds -= cpu_seconds_of([&] { summarize(workload, result.record); });
   counts.requests = static_cast<double>(workload.requests.size());
   counts.steps = static_cast<double>(result.record.steps);
   // Prompts are shorter than a step's budget: one slice per output token.

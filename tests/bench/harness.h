@@ -9,7 +9,9 @@
 
 namespace servelab {
 
-double seconds_of(const std::function<void()>& work);
+double seconds_of(const std::function<void()>& work);  // of wall time
+// Of processor time, which neighbours on a machine disturb less.
+double cpu_seconds_of(const std::function<void()>& work);
 
 // The first point of tests/bench/specs/<name>.yaml.
 PointSettings bench_point(const std::string& name);

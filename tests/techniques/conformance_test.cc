@@ -249,7 +249,7 @@ Situation random_situation(const std::string& technique, std::uint64_t seed) {
   o.record.bin = one_of(&rng, {from_seconds(1), from_seconds(0.01), from_seconds(0.003)});
   o.key_ns =
       one_of<TimeNs>(&rng, {0, 10, 10'000, 100'000});  // from nothing to all of a step's time
-  o.record.decision_text = true;
+  o.record.decision_text = rng.below(2) == 0;          // as text the log is made from whole plans
   return s;
 }
 

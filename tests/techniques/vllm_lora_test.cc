@@ -62,7 +62,8 @@ class WholeScan final : public ReplicaPolicy {
   StepBuilder builder_{StepBuilder::Options{.chunked_prefill = true}};
 };
 
-std::string text(const StepPlan& plan) {
+// With decode_all spelt out.
+std::string text(const ReplicaView& view, const StepPlan& plan) {
   std::string out;
   const auto add = [&out](const char* label, std::size_t number) {
     out.append(label).append(std::to_string(number));
@@ -76,7 +77,12 @@ std::string text(const StepPlan& plan) {
   }
   for (const AdapterId id : plan.evict) add(" evict ", index(id));
   for (const AdapterId id : plan.load) add(" load ", index(id));
-  for (const Slice& slice : plan.slices) {
+  std::vector<Slice> slices;
+  if (plan.decode_all) {
+    for (const RequestId id : view.running()) slices.push_back({id, 1});
+  }
+  slices.insert(slices.end(), plan.slices.begin(), plan.slices.end());
+  for (const Slice& slice : slices) {
     add(" run ", index(slice.request));
     add("x", static_cast<std::size_t>(slice.tokens));
   }
@@ -108,7 +114,7 @@ class BothAsked final : public ReplicaPolicy {
     const bool expects = scan_.plan(view, &expected_);
     const bool starts = policy_->plan(view, out);
     ++tally_->plans;
-    const std::string want = text(expected_), got = text(*out);
+    const std::string want = text(view, expected_), got = text(view, *out);
     if (tally_->difference.empty() && (want != got || expects != starts)) {
       tally_->difference = "expected " + want + "\n     got " + got;
     }

@@ -14,7 +14,7 @@ namespace servelab {
 namespace {
 
 struct Asked {
-  int plans = 0;
+  int plans = 0, at_once = 0;
   std::int64_t steps = 0, repeats = 0;  // as reported
   TimeNs duration = 0;
 };
@@ -23,11 +23,17 @@ struct Asked {
 class Fcfs final : public ReplicaPolicy {
  public:
   using Say = std::function<void(const ReplicaView&, StepPlan*)>;
-  Fcfs(Asked* asked, Say say) : asked_(asked), say_(std::move(say)) {}
+  Fcfs(Asked* asked, Say say, bool at_once = false)
+      : asked_(asked), say_(std::move(say)), at_once_(at_once) {}
   bool plan(const ReplicaView& view, StepPlan* out) override {
     ++asked_->plans;
     builder_.begin(view, out);
-    for (const RequestId id : view.running()) builder_.add_or_yield(id);
+    if (at_once_) {
+      builder_.add_running();
+      asked_->at_once += out->decode_all ? 1 : 0;
+    } else {
+      for (const RequestId id : view.running()) builder_.add_or_yield(id);
+    }
     for (const RequestId id : view.waiting()) builder_.add(id);
     say_(view, out);
     return !out->empty();
@@ -41,6 +47,7 @@ class Fcfs final : public ReplicaPolicy {
  private:
   Asked* asked_;
   Say say_;
+  bool at_once_;  // by StepPlan::decode_all, where that may be
   StepBuilder builder_{StepBuilder::Options{}};
 };
 
@@ -58,12 +65,12 @@ Workload requests_of(const std::vector<int>& outputs, TimeNs gap = 0) {
   return workload;
 }
 
-test::RunOptions options_of(Asked* asked, Fcfs::Say say) {
+test::RunOptions options_of(Asked* asked, Fcfs::Say say, bool at_once = false) {
   test::RunOptions options;
   options.engine = test::small_engine();
   options.technique = "null";  // blocks of 16 tokens
-  options.replica_policy = [asked, say = std::move(say)] {
-    return std::make_unique<Fcfs>(asked, say);
+  options.replica_policy = [asked, say = std::move(say), at_once] {
+    return std::make_unique<Fcfs>(asked, say, at_once);
   };
   return options;
 }
@@ -153,6 +160,44 @@ TEST(Repeats, WhoLooksSeesRequestsAsTheyAre) {
   EXPECT_GT(looks[0][0].generated, 10);
   EXPECT_EQ(looks[0][0].context, 20 + looks[0][0].generated - 1);
   EXPECT_EQ(looks[0][0].blocks, (looks[0][0].context + 1 + 15) / 16);
+}
+
+// The batch stands while requests join it and end: whoever looks, at whatever moment, sees the same
+// as where each of them is a slice of each plan.
+TEST(Repeats, WhoLooksAtABatchThatStandsSeesRequestsAsTheyAre) {
+  std::vector<int> outputs;
+  for (int i = 0; i < 60; ++i) outputs.push_back(1 + i * 37 % 90);
+  std::vector<Look> looks[3];
+  RunRecord records[3];
+  for (const int way : {0, 1, 2}) {
+    Asked asked;
+    test::RunOptions options = options_of(&asked, always, way > 0);
+    options.step_by_step = way == 1;
+    options.cluster_policy = [&] { return std::make_unique<Looking>(&looks[way]); };
+    records[way] = test::run(requests_of(outputs, from_seconds(0.0037)), options);
+    EXPECT_EQ(asked.at_once > (way == 2 ? 50 : 0), way == 2) << asked.at_once;
+  }
+  EXPECT_GT(looks[0].size(), 300u);
+  for (const int way : {1, 2}) {
+    EXPECT_EQ(looks[0], looks[way]);
+    EXPECT_EQ(test::difference(records[0], records[way]), "");
+  }
+}
+
+// Who decodes more than there are blocks for is planned one by one, and gives way as ever.
+TEST(Repeats, ABatchThatStandsGivesWayWhereBlocksRunOut) {
+  RunRecord records[2];
+  for (const bool at_once : {false, true}) {
+    Asked asked;
+    test::RunOptions options = options_of(&asked, always, at_once);
+    options.kv_blocks = 24;
+    records[at_once] = test::run(requests_of({90, 80, 200, 150, 120, 60, 70}, 5'000'000), options);
+    EXPECT_EQ(asked.at_once > 0, at_once);
+  }
+  EXPECT_EQ(test::difference(records[0], records[1]), "");
+  std::int64_t preemptions = 0;
+  for (const RequestRecord& r : records[0].requests) preemptions += r.preemptions;
+  EXPECT_GT(preemptions, 0);
 }
 
 // One line for a plan that is made again and again, whether it was asked for or not.

@@ -182,6 +182,25 @@ TEST(Invariants, I9NothingThatAPlanPreemptsRunsInIt) {
   });
 }
 
+// A plan may say that all decode only where all do, and preempts none of them.
+TEST(Invariants, I6AndI9OfPlansThatDecodeAll) {
+  const auto plan = [](bool preempts, const ReplicaView& view, StepPlan* out) {
+    if (view.adapters().residency(kA) == Residency::kAbsent) out->load = {kA};
+    const RequestView& r = view.request(kFirst);
+    if (r.context() > 0) {
+      out->decode_all = true;
+      if (preempts) out->preempt = {{kFirst}};
+    } else {
+      out->slices = {{kFirst, preempts ? r.pending() : r.pending() - 1}};
+    }
+    return true;
+  };
+  Fixture().expect_refused("I6",
+                           [&](const auto& view, auto* out) { return plan(false, view, out); });
+  Fixture().expect_refused("I9",
+                           [&](const auto& view, auto* out) { return plan(true, view, out); });
+}
+
 TEST(Invariants, UnknownIdsAreRefusedBeforeTheyAreUsed) {
   Fixture().expect_refused("I5", [](const ReplicaView& view, StepPlan* out) {
     out->evict = {view.merged()};  // nothing is merged: no adapter's id

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/yaml_writer.h"
 #include "engine/workload/embedded_stats.h"
 #include "engine/workload/function_trace.h"
 #include "tests/support/program.h"
@@ -27,6 +28,31 @@ using test::gaps_of;
 using test::mean_of;
 using test::same_requests;
 using ::testing::HasSubstr;
+
+TEST(WorkloadTest, WhatSettingsLeadToNeedsNoRequests) {
+  for (const std::string arrivals :
+       {"{process: poisson, rate: 5}", "{process: gamma, cv: 4, rate: 5, per_adapter: true}",
+        "{process: closed}", "{process: switching, rate: 5}",
+        "{process: trace-rate, trace: maf1-like}",
+        "{process: trace-rate, trace: maf2-like, rate: 5, window_s: 86400}"}) {
+    const ConfigNode settings = parse_yaml(
+        "{requests: 3000, adapters: {count: 20}, lengths: {source: sharegpt}, arrivals: " +
+            arrivals + "}",
+        "spec.yaml");
+    WorkloadContext facts_only = context();
+    facts_only.requests = false;
+    const BuiltWorkload whole = build_workload(settings, context());
+    const BuiltWorkload facts = build_workload(settings, facts_only);
+    EXPECT_EQ(write_yaml(facts.effective), write_yaml(whole.effective)) << arrivals;
+    ASSERT_EQ(facts.sources.size(), whole.sources.size()) << arrivals;
+    for (std::size_t i = 0; i < whole.sources.size(); ++i) {
+      EXPECT_EQ(facts.sources[i].name, whole.sources[i].name);
+    }
+    if (arrivals.find("poisson") != std::string::npos) {
+      EXPECT_LE(facts.workload.requests.size(), 1u);
+    }
+  }
+}
 
 TEST(WorkloadTest, EveryRequestIsWellFormed) {
   for (const std::string arrivals :
