@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -87,7 +88,9 @@ class Tree:
         self.run(["git", "reset", "-q", "--hard", "FETCH_HEAD"])
         if not (venv := self.root / ".venv").exists():
             venv.symlink_to(ROOT / ".venv")
-        self.run(["cmake", "-S", ".", "-B", str(self.build), "-DSERVELAB_CUDA=OFF"])
+        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+        self.run(["cmake", "-S", ".", "-B", str(self.build), "-DSERVELAB_CUDA=OFF",
+                  *(generator if not self.build.exists() else [])])
         if (failed := self.make()) is not None:
             raise ListError(f"the tree does not build without a fault: {failed}")
 
