@@ -304,10 +304,23 @@ def _longest_text(content: mmap.mmap) -> int:
     return longest
 
 
+def blocks(item: h5py.Dataset) -> Iterator[np.ndarray]:
+    """A column of numbers from its beginning, in pieces of about READ_BYTES, little-endian. Each is
+    good until the next is asked for."""
+    kind = np.dtype(f"<{item.dtype.kind}{item.dtype.itemsize}")
+    values = READ_BYTES // kind.itemsize
+    chunk = (item.chunks or (values,))[0]
+    step = max(1, values // chunk) * chunk
+    buffer = np.empty(min(step, item.size), dtype=kind)
+    for start in range(0, item.size, step):
+        count = min(step, item.size - start)
+        item.read_direct(buffer, np.s_[start:start + count], np.s_[:count])
+        yield buffer[:count]
+
+
 def content_digest(file: h5py.File) -> str:
     """The digest of all datasets but /context, as engine/record/hdf5_writer.h defines it."""
     sha = hashlib.sha256()
-    buffer = np.empty(0)
     for name, item in datasets(file):
         if name == CONTEXT:
             continue
@@ -325,12 +338,6 @@ def content_digest(file: h5py.File) -> str:
         if item.shape == ():
             sha.update(np.asarray(item[()], dtype=kind).tobytes())
             continue
-        step = max(1, (READ_BYTES // item.dtype.itemsize) // (item.chunks or (1,))[0]
-                   ) * (item.chunks or (READ_BYTES // item.dtype.itemsize,))[0]
-        if buffer.dtype != np.dtype(kind) or buffer.size < min(step, item.size):
-            buffer = np.empty(min(step, item.size), dtype=kind)
-        for start in range(0, item.size, step):
-            count = min(step, item.size - start)
-            item.read_direct(buffer, np.s_[start:start + count], np.s_[:count])
-            sha.update(buffer[:count])
+        for block in blocks(item):
+            sha.update(block)
     return sha.hexdigest()

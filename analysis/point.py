@@ -4,12 +4,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Protocol, Sequence
+from typing import Any, Callable, Iterator, Protocol, Sequence
 
 import numpy as np
 
 from analysis.errors import ResultsError, quoted
-from analysis.h5_file import as_text, attributes, open_h5
+from analysis.h5_file import as_text, attributes, blocks, open_h5
 
 
 # What datasets were called in files of schema 1.
@@ -62,6 +62,17 @@ class Point:
                     raise ResultsError(self.path, f"/{name} is not readable",
                                        self._remedy) from None
             return found
+
+    def blocks(self, name: str) -> Iterator[np.ndarray]:
+        """The column /<name> from its beginning, piece by piece: it may be larger than what memory
+        should be taken for. Raises as read() does."""
+        with open_h5(self.path, self._remedy) as file:
+            if name not in file:
+                raise ResultsError(self.path, f"has no dataset /{name}", self._remedy_for(name))
+            try:
+                yield from blocks(file[name])
+            except (OSError, RuntimeError):
+                raise ResultsError(self.path, f"/{name} is not readable", self._remedy) from None
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """What make() gives, made once per point: several metrics share it."""

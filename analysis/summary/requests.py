@@ -74,8 +74,9 @@ class Requests:
         return np.repeat(np.arange(len(self)), np.diff(self.token_offsets))
 
 
-def read(point: Point) -> Requests:
-    """Raises ResultsError where a dataset is absent or damaged."""
+def read(point: Point, tokens: bool = True) -> Requests:
+    """With the stamps of tokens, where they were recorded, unless not asked for. Raises
+    ResultsError where a dataset is absent or damaged."""
     stamps = {name: point.read(f"requests/{name}").astype(np.int64)
               for name in ("scheduled", "admitted", "first_token", "last_token")}
     status = point.read("requests/status")
@@ -84,7 +85,7 @@ def read(point: Point) -> Requests:
     rejected = _rejections(point)
     for request in np.flatnonzero(status == REJECTED).tolist():
         end[request] = rejected.get(request, run_end)
-    has_tokens = point.has("tokens")
+    has_tokens = tokens and point.has("tokens")
     return Requests(arrival=stamps["scheduled"], admitted=stamps["admitted"],
                     first=stamps["first_token"], last=stamps["last_token"], end=end,
                     prompt=point.read("requests/prompt_tokens").astype(np.int64),
