@@ -28,8 +28,17 @@ JOINED = ("backend", "hardware", "model", "trace")
 def check_point(point: Point) -> list[str]:
     """Raises ResultsError where the file's digest, key, summary or identity does not follow from
     what it holds. Returns the metrics that this version does not know how to derive."""
+    columns: dict[str, np.ndarray] = {}
     with open_h5(point.path, "") as file:
-        digest = content_digest(file)
+        digest = content_digest(file, columns)
+    point.keep(columns)
+    try:
+        return _check_content(point, digest)
+    finally:
+        point.keep({})
+
+
+def _check_content(point: Point, digest: str) -> list[str]:
     if point.attribute("content_digest") != digest:
         raise wrong(point, "its content_digest is not that of its datasets")
     effective = settings_of(point)

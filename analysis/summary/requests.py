@@ -46,6 +46,8 @@ class Requests:
 
     def select(self, mask: np.ndarray) -> "Requests":
         """Those requests alone, with their tokens."""
+        if np.all(mask):
+            return self
         if self.token_times is None or self.token_offsets is None:
             offsets = times = None
         else:
@@ -77,7 +79,7 @@ class Requests:
 def read(point: Point, tokens: bool = True) -> Requests:
     """With the stamps of tokens, where they were recorded, unless not asked for. Raises
     ResultsError where a dataset is absent or damaged."""
-    stamps = {name: point.read(f"requests/{name}").astype(np.int64)
+    stamps = {name: point.read(f"requests/{name}").astype(np.int64, copy=False)
               for name in ("scheduled", "admitted", "first_token", "last_token")}
     status = point.read("requests/status")
     run_end = round(point.summary()["duration_s"] * 1e9)

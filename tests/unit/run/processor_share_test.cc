@@ -116,7 +116,7 @@ PointResult run_disturbed(const std::string& backend, const std::string& more, i
   const Spec spec = load_spec(
       folder.file("one.yaml",
                   "title: t\nmodel: tiny-15m\nhardware: cpu-uncalibrated\nbackend: " + backend +
-                      "\nengine: {memory_fraction: 0.1}\n"
+                      "\nengine: {memory_fraction: 0.2}\n"
                       "workload:\n  requests: 3\n  adapters: {count: 2, ranks: [4]}\n"
                       "  arrivals: {process: poisson, rate: 100}\n"
                       "  lengths: {source: fixed, prompt: 4, output: 2}\ntechniques: [slora]\n" +
