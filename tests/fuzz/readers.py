@@ -1,4 +1,4 @@
-"""Fuzzes what reads results in analysis/: readers.py [--seconds N] [--first SEED] [--count N]
+"""Fuzzes what reads results in analysis/: readers.py [--seconds N] [--first SEED] [--count N] [--least N]
 
 Each seed makes a results folder or an archive, changes it (bytes; HDF5 datasets, attributes and
 links; texts, YAML, JSON and labels, which may hold what steers a terminal), makes the checksums
@@ -267,11 +267,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1 << 30, help="seeds at most")
+    parser.add_argument("--least", type=int, default=0, help="seeds, however long they take")
     options = parser.parse_args()
     ends, findings, seed = time.monotonic() + options.seconds, [], options.first
     with tempfile.TemporaryDirectory(prefix="servelab-fuzz-") as work:
         whole = packed(Path(work), seeds=range(1))
-        while time.monotonic() < ends and seed < options.first + options.count:
+        while seed < options.first + options.count and (
+                time.monotonic() < ends or seed < options.first + options.least):
             for finding in in_a_child(seed, whole):
                 findings.append(finding)
                 print(finding, flush=True)
