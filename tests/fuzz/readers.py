@@ -1,4 +1,6 @@
-"""Fuzzes what reads results in analysis/: readers.py [--seconds N] [--first SEED] [--count N] [--least N]
+"""Fuzzes what reads results in analysis/:
+
+    readers.py [--seconds N] [--first SEED] [--count N] [--least N]
 
 Each seed makes a results folder or an archive, changes it (bytes; HDF5 datasets, attributes and
 links; texts, YAML, JSON and labels, which may hold what steers a terminal), makes the checksums
