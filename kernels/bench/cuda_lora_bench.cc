@@ -78,7 +78,7 @@ class LoraData {
     }
     const auto call = [&](auto function, auto... first) {
       return function(first..., case_.kind, batch(set), targets, case_.targets, rows_at(x_, set),
-                      kHidden, kHidden, workspace_->as(), stream);
+                      kHidden, kHidden, workspace_->as(), workspace_->bytes(), stream);
     };
     check(case_.wgmma ? call(lora_with, SegmentShrink::kWgmma) : call(lora), "lora");
   }

@@ -10,6 +10,8 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/cuda/dense_preferences.h"
+
 namespace servelab::kernels::cuda {
 namespace {
 
@@ -193,16 +195,8 @@ class LtDense final : public Dense {
 
   cublasStatus_t candidates(Layouts& layouts, const Product& p, Candidates* found) {
     cublasLtMatmulPreferenceOpaque_t preference;
-    cublasStatus_t status = cublasLtMatmulPreferenceInit(&preference);
-    const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-      if (status != CUBLAS_STATUS_SUCCESS) return;
-      status = cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value));
-    };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{bytes_});
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.w));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.x));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.y));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.y));
+    cublasStatus_t status = make_preferences(
+        bytes_, {alignment_of(p.w), alignment_of(p.x), alignment_of(p.y)}, &preference);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
     int count = 0;
@@ -274,6 +268,22 @@ class LtDense final : public Dense {
 };
 
 }  // namespace
+
+cublasStatus_t make_preferences(std::size_t workspace_bytes, const DenseAlignment& alignment,
+                                cublasLtMatmulPreferenceOpaque_t* preferences) {
+  cublasStatus_t status = cublasLtMatmulPreferenceInit(preferences);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    if (status != CUBLAS_STATUS_SUCCESS) return;
+    status = cublasLtMatmulPreferenceSetAttribute(preferences, attribute, &value, sizeof(value));
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace_bytes});
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductionSchemes);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment.w);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment.x);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment.y);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment.y);
+  return status;
+}
 
 std::unique_ptr<Dense> make_dense(void* workspace, std::size_t workspace_bytes,
                                   DenseChoice choice) {

@@ -54,21 +54,23 @@ struct LoraBatch {
 };
 
 // Bytes of `workspace` (16-byte aligned) for `targets` layers: t, and partial sums of split-k.
-// Ascends with rows, width, segments and distinct; what lies in it before does not matter.
+// Ascends with rows, width, segments and distinct; what lies in it before does not matter. kEinsum,
+// whose t has every row for each adapter, gets at most 128 MiB, or what 64 rows take.
 std::size_t lora_workspace(LoraKind kind, const LoraBatch& batch, int targets);
 
 // kBgmv reads every row's adapter at `width` (padding included, as far as its slot is wide), kMbgmv
 // at its own rank, kSgmv by segments on tensor cores, kEinsum all adapters for all rows and then a
 // one-hot mask, as dLoRA's artifact. The sums are f32; kSgmv and kEinsum round t to `type` between
 // the halves. The same call gives the same bits every time; a row of kBgmv or kMbgmv gets the same
-// bits in every batch.
+// bits in every batch. kEinsum takes its rows in as many turns as `workspace_bytes` asks for.
 //
 // x: 16-byte aligned, row stride ldx elements; ldx and ldy are multiples of 8. `targets` is host
 // memory, count <= kMaxLoraTargets. cudaErrorNotSupported for other types,
-// cudaErrorInvalidValue for shapes or alignments that are not as said here.
+// cudaErrorInvalidValue for shapes or alignments that are not as said here, and for a workspace
+// that is too small.
 cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* targets, int count,
                  const void* x, std::int64_t ldx, std::int64_t ldy, void* workspace,
-                 cudaStream_t stream);
+                 std::size_t workspace_bytes, cudaStream_t stream);
 
 // out[out_rows, in] = w + scale * B A in f32, rounded once; `out` may be `w`, and both are 16-byte
 // aligned; `in` is a multiple of 8. A pair of rank 0 copies. Restoring is a copy of the

@@ -40,15 +40,19 @@ cudaError_t lora_by_rows(const LoraCall& call, cudaStream_t stream);
 
 // kSgmv, kEinsum. A piece is a segment, or one distinct adapter over all rows. Rows of t: those of
 // the batch, for kEinsum once for each distinct adapter. Workspace: t of `type`
-// [targets][t rows][width], then f32 partial sums [kMaxSegmentSplits][targets][t rows][width].
+// [targets][t rows][width], then f32 partial sums [splits][targets][t rows][width].
 inline constexpr int kMaxSegmentSplits = 8;
+// Rows of partial sums, of all splits and targets: large batches, whose tiles fill the device, are
+// not split, and need no memory for it.
+inline constexpr std::int64_t kMostPartialRows = 512 * 64;
 cudaError_t lora_by_segments(const LoraCall& call, cudaStream_t stream);
 
 // lora() with a given shrink, for tests and benchmarks. cudaErrorNotSupported where the device
 // lacks it.
 cudaError_t lora_with(SegmentShrink shrink, LoraKind kind, const LoraBatch& batch,
                       const LoraTarget* targets, int count, const void* x, std::int64_t ldx,
-                      std::int64_t ldy, void* workspace, cudaStream_t stream);
+                      std::int64_t ldy, void* workspace, std::size_t workspace_bytes,
+                      cudaStream_t stream);
 
 }  // namespace servelab::kernels::cuda
 

@@ -291,12 +291,14 @@ Pieces pieces_of(const LoraCall& call) {
           std::min<std::int64_t>(most, batch.rows / kTileRows + batch.segments)};
 }
 
-// As many as give every multiprocessor two blocks, of at least four steps each.
+// As many as give every multiprocessor two blocks, of at least four steps each, and as there is
+// room for.
 int splits_of(const LoraCall& call, const Pieces& pieces) {
   const std::int64_t wanted = 2 * call.multiprocessors / (pieces.working * call.count);
-  const int longest = steps_of(call.targets[0].in) / 4;
+  const std::int64_t longest = steps_of(call.targets[0].in) / 4;
+  const std::int64_t room = kMostPartialRows / (call.count * intermediate(call).rows);
   return static_cast<int>(
-      std::clamp<std::int64_t>(std::min<std::int64_t>(wanted, longest), 1, kMaxSegmentSplits));
+      std::clamp<std::int64_t>(std::min({wanted, longest, room}), 1, kMaxSegmentSplits));
 }
 
 template <class T, int kTiles>

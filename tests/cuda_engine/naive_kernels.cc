@@ -168,7 +168,7 @@ std::size_t lora_workspace(LoraKind /*kind*/, const LoraBatch& batch, int target
 
 cudaError_t lora(LoraKind kind, const LoraBatch& batch, const LoraTarget* targets, int count,
                  const void* x, std::int64_t ldx, std::int64_t ldy, void* /*workspace*/,
-                 cudaStream_t stream) {
+                 std::size_t /*workspace_bytes*/, cudaStream_t stream) {
   for (const LoraTarget& target : std::vector<LoraTarget>(targets, targets + count)) {
     if (target.in % 8 != 0 || target.out % 8 != 0) return cudaErrorNotSupported;
     enqueue(stream, [=] {

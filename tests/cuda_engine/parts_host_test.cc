@@ -241,6 +241,63 @@ TEST_F(CudaStepInput, PaddingIsMarkedInEveryArray) {
             (std::vector{slot(0), slot(1), -1, -1, -1, -1, -1, -1}));
 }
 
+// SGMV's grid has tiles of the longest segment for each row: with the rows themselves as a bound, a
+// batch of 256 adapters would launch four times its blocks, all of the others empty.
+TEST(CudaStepInputBuckets, TheLongestSegmentHasABucketOfItsOwn) {
+  const ModelConfig model = small_model();
+  DevicePlan plan = small_plan(DType::kBf16);
+  plan.limits.max_batch = 256;
+  plan.limits.max_batch_tokens = 256;
+  cuda::MemoryPlan memory;
+  cuda::AdapterStore::plan(model, plan, &memory);
+  cuda::Arena arena(memory.total());
+  cuda::PinnedPool pinned;
+  const auto store = std::make_shared<cuda::AdapterStore>(model, plan, &arena, &pinned);
+  std::vector<std::unique_ptr<cuda::CudaAdapter>> packed;
+  for (int i = 0; i < 4; ++i) {
+    packed.push_back(store->load(*random_adapter(model, "a", 8, all_targets(), 1), 64));
+  }
+  std::vector<std::byte> bytes(cuda::StepInput::bytes(model, plan.limits));
+  cuda::StepInput input(model, plan.limits, plan.type, bytes.data(), bytes.data());
+  // Rows of each adapter; the bound.
+  for (const auto& [rows, bound] :
+       std::vector<std::pair<std::vector<int>, int>>{{{40, 40, 40, 40}, 64},
+                                                     {{65, 64, 64, 60}, 128},
+                                                     {{128, 20, 20, 20}, 128},
+                                                     {{129, 20, 20, 20}, 256},
+                                                     {{3, 2}, 8}}) {
+    DeviceJob job;
+    job.mode.kernel = LoraKernel::kSgmv;
+    std::vector<const DeviceAdapter*> adapters;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      for (int row = 0; row < rows[i]; ++row) {
+        job.sequences.push_back(sequence(prompt(model, 6, 1), 5, blocks(7, 20), nth(i)));
+        adapters.push_back(packed[i].get());
+      }
+    }
+    const cuda::StepShape& shape = input.lay_out(job, adapters, /*bucketed=*/true);
+    ASSERT_EQ(shape.lora_parts, 1);
+    EXPECT_EQ(shape.lora[0].batch.max_segment_rows, bound);
+    EXPECT_EQ(shape.lora[0].batch.segments, shape.decodes);
+  }
+}
+
+TEST(CudaPinnedPool, WhatIsGivenBackServesTheNextWhoWantsAboutAsMuch) {
+  cuda::PinnedPool pool;
+  constexpr std::size_t kPage = 4096;
+  const std::byte* const first = pool.take(9 * kPage + 1).get();  // ten pages, and given back
+  EXPECT_EQ(pool.take(10 * kPage).get(), first);
+  EXPECT_EQ(pool.take(8 * kPage).get(), first);
+  const HostMemory small = pool.take(7 * kPage);
+  EXPECT_NE(small.get(), first) << "three pages would be idle";
+  const HostMemory large = pool.take(10 * kPage + 1);
+  EXPECT_NE(large.get(), first) << "too small";
+  const HostMemory a = pool.take(9 * kPage);
+  const HostMemory b = pool.take(9 * kPage);
+  EXPECT_EQ(a.get(), first);
+  EXPECT_NE(b.get(), first);
+}
+
 TEST_F(CudaStepInput, NothingIsWrittenBeyondItsBytes) {
   for (int i = 0; i < 12; ++i) add(0, i < 4 ? 20 : 15, i % 4);  // as many as there may be
   for (const LoraKernel kernel : {LoraKernel::kSgmv, LoraKernel::kEinsum}) {

@@ -1,6 +1,9 @@
 // Steps on a part of the device's SMs, and several models on one device.
 #include "engine/backend/cuda/sm_shares.h"
 
+#include <map>
+#include <set>
+
 #include "engine/backend/device/accelerator.h"
 #include "tests/cuda_engine/engine_testing.h"
 
@@ -15,11 +18,25 @@ class TenGroups final : public cuda::SmGroups {
   int groups() const override { return 10; }
   int sms_per_group() const override { return 8; }
   int sms() const override { return 84; }
-  cudaStream_t stream(int begin, int count) override {
-    places.emplace_back(begin, count);
-    return nullptr;
+  cudaStream_t take_stream(int begin, int count) override {
+    std::vector<cudaStream_t>& free = free_[{begin, count}];
+    if (free.empty()) return reinterpret_cast<cudaStream_t>(++made_);
+    cudaStream_t stream = free.back();
+    free.pop_back();
+    return stream;
   }
-  std::vector<std::pair<int, int>> places;
+  void give_back(int begin, int count, cudaStream_t stream) override {
+    free_[{begin, count}].push_back(stream);
+  }
+  void in_context(int begin, int count, const std::function<void()>& make) override {
+    entered.emplace_back(begin, count);
+    make();
+  }
+  std::vector<std::pair<int, int>> entered;
+
+ private:
+  std::uintptr_t made_ = 0;
+  std::map<std::pair<int, int>, std::vector<cudaStream_t>> free_;
 };
 
 TEST(SmShares, AShareIsTheNearestNumberOfGroups) {
@@ -54,6 +71,36 @@ TEST(SmShares, AGrantComesBackToWhereItWasUnlessThatIsTaken) {
   EXPECT_EQ(high->begin(), 4);
   low = shares.take(0.38, 4);
   EXPECT_EQ(low->begin(), 0);
+}
+
+// MuxServe lets steps overlap: on one stream the second would wait for the first.
+TEST(SmShares, OverlappingGrantsHaveStreamsOfTheirOwnWhichAreUsedAgain) {
+  cuda::SmShares shares(std::make_unique<TenGroups>());
+  auto first = shares.take(1, 0);
+  auto second = shares.take(1, 0);
+  EXPECT_EQ(first->begin(), second->begin());
+  EXPECT_EQ(first->count(), second->count());
+  const cudaStream_t a = first->stream();
+  const cudaStream_t b = second->stream();
+  EXPECT_NE(a, b);
+  first.reset();
+  second.reset();
+  first = shares.take(1, 0);
+  second = shares.take(1, 0);
+  EXPECT_EQ((std::set{first->stream(), second->stream()}), (std::set{a, b}));
+}
+
+TEST(SmShares, EventsAreMadeInTheContextOfTheirGroups) {
+  auto groups = std::make_unique<TenGroups>();
+  TenGroups* const seen = groups.get();
+  cuda::SmShares shares(std::move(groups));
+  const auto low = shares.take(0.38, 0);
+  const auto high = shares.take(0.38, 0);
+  int made = 0;
+  high->in_context([&] { ++made; });
+  low->in_context([&] { ++made; });
+  EXPECT_EQ(made, 2);
+  EXPECT_EQ(seen->entered, (std::vector<std::pair<int, int>>{{4, 4}, {0, 4}}));
 }
 
 class CudaShares : public ::testing::Test {

@@ -88,6 +88,14 @@ class Case {
     return run(kind, batch(), device_x_->data(), poison, 0, shrink);
   }
 
+  // With a workspace of `rows`: in turns.
+  std::vector<std::vector<char>> run_in_turns(LoraKind kind, int rows) const {
+    LoraBatch turn = batch();
+    turn.rows = rows;
+    const std::size_t bytes = lora_workspace(kind, turn, static_cast<int>(targets_.size()));
+    return run(kind, batch(), device_x_->data(), 0xff, 0, {}, bytes);
+  }
+
   // One row alone.
   std::vector<std::vector<char>> run_row(LoraKind kind, int row) const {
     LoraBatch one = batch();
@@ -195,7 +203,8 @@ class Case {
 
   std::vector<std::vector<char>> run(LoraKind kind, const LoraBatch& batch, const void* x,
                                      unsigned char poison, int first_row,
-                                     std::optional<SegmentShrink> shrink) const {
+                                     std::optional<SegmentShrink> shrink,
+                                     std::size_t workspace_bytes = 0) const {
     std::vector<std::unique_ptr<DeviceTensor>> ys;
     std::vector<LoraTarget> targets;
     for (const Target& target : targets_) {
@@ -206,11 +215,12 @@ class Case {
       targets.push_back({target.pairs->get() + 1, in_, target.out, first});
     }
     const int count = static_cast<int>(targets.size());
-    const std::vector<unsigned char> poisoned(lora_workspace(kind, batch, count), poison);
+    const std::vector<unsigned char> poisoned(
+        workspace_bytes > 0 ? workspace_bytes : lora_workspace(kind, batch, count), poison);
     const DeviceVector<unsigned char> workspace(poisoned);
     const auto call = [&](auto function, auto... first) {
       return function(first..., kind, batch, targets.data(), count, x, ldx_, ldy_, workspace.data(),
-                      nullptr);
+                      poisoned.size(), nullptr);
     };
     const cudaError_t error = shrink ? call(lora_with, *shrink) : call(lora);
     if (error == cudaErrorNotSupported && shrink == SegmentShrink::kWgmma) return {};
@@ -369,20 +379,50 @@ TEST_P(LoraTest, RowKindsGiveARowTheSameBitsInEveryBatch) {
   }
 }
 
+TEST_P(LoraTest, EinsumTakesItsRowsInTurns) {
+  Random random(28);
+  for (const DType y_type : {type(), DType::kF32}) {
+    const Case c(type(), y_type, {192, {64, 24}, {8, 16, 5}, {70, 64, 1, 60}, true}, random);
+    const std::vector<Case::Rows> expected = c.expected();
+    for (const int rows : {64, 128}) {  // three turns, and two
+      expect_definition(c, expected, LoraKind::kEinsum, y_type,
+                        c.run_in_turns(LoraKind::kEinsum, rows));
+    }
+  }
+}
+
+TEST_P(LoraTest, AllAdaptersOverManyRowsTakeNoMoreThanTheyMay) {
+  LoraBatch batch;
+  batch.type = type();
+  batch.rows = 8192;
+  batch.width = 128;
+  batch.distinct = 256;
+  EXPECT_EQ(lora_workspace(LoraKind::kEinsum, batch, kMaxLoraTargets), std::size_t{128} << 20);
+  batch.rows = 64;  // a turn
+  const std::size_t turn = lora_workspace(LoraKind::kEinsum, batch, kMaxLoraTargets);
+  EXPECT_LE(turn, std::size_t{32} << 20);
+  EXPECT_GE(turn, std::size_t{64} * 128 * 256 * kMaxLoraTargets * 2);  // t alone
+}
+
 TEST_P(LoraTest, NothingToDoAndWhatItCannotDo) {
   Random random(24);
   const Case c(type(), type(), {64, {64}, {8}, {2}, false}, random);
-  const DeviceVector<char> memory(std::size_t{1} << 20);
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  const DeviceVector<char> memory(kBytes);
+  std::size_t workspace_bytes = kBytes;
   LoraTarget target{c.targets()[0].pairs->get() + 1, 64, 64, memory.data()};
   const auto call = [&](const LoraBatch& batch, int count, std::int64_t ldx, std::int64_t ldy) {
     return lora(LoraKind::kSgmv, batch, &target, count, memory.data(), ldx, ldy, memory.data(),
-                stream);
+                workspace_bytes, stream);
   };
   LoraBatch batch = c.batch();
   EXPECT_EQ(call(batch, 0, 64, 64), cudaSuccess);
   EXPECT_EQ(call(batch, kMaxLoraTargets + 1, 64, 64), cudaErrorInvalidValue);
   EXPECT_EQ(call(batch, 1, 65, 64), cudaErrorInvalidValue);
   EXPECT_EQ(call(batch, 1, 64, 63), cudaErrorInvalidValue);
+  workspace_bytes = 15;
+  EXPECT_EQ(call(batch, 1, 64, 64), cudaErrorInvalidValue);
+  workspace_bytes = kBytes;
   target.in = 65;
   EXPECT_EQ(call(batch, 1, 72, 64), cudaErrorInvalidValue);
   target.in = 64;

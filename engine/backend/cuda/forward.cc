@@ -50,7 +50,7 @@ void CudaDevice::forward(const DeviceJob& job, std::span<const DeviceAdapter* co
   if (!input_->host().groups.empty()) {
     host.emplace(host_lora_.get(), input_->host(), job.mode.host_copy, stream_.get());
   }
-  timer_.begin(stream_.get(), measure_);
+  timer_.begin(stream_, measure_);
   send_input();
   launch(shape, job.sampling, bucketed);
   timer_.end();
@@ -153,7 +153,7 @@ void CudaDevice::measure_again(const StepShape& shape, const SamplingOptions& sa
     launch(shape, sampling, true);
     if (ran_graph_) break;
   }
-  timer_.begin(stream_.get(), false);
+  timer_.begin(stream_, false);
   launch(shape, sampling, true);
   timer_.end();
   stream_.synchronize();
@@ -172,6 +172,7 @@ StepGraphs::Key CudaDevice::graph_key(const StepShape& shape,
           static_cast<std::uint64_t>(lora.kind),
           static_cast<std::uint64_t>(lora.batch.width),
           static_cast<std::uint64_t>(lora.batch.distinct),
+          static_cast<std::uint64_t>(lora.batch.max_segment_rows),
           merged_set_,
           std::bit_cast<std::uint64_t>(random ? sampling.temperature : 0.0),
           std::bit_cast<std::uint64_t>(random ? sampling.top_p : 0.0),
@@ -229,11 +230,9 @@ void CudaDevice::lora(int layer, Fused which, const void* x, const StepShape& sh
                           row_of(row_of(y, part.row, n, y_type), 1, at.begin, y_type)};
     }
     if (count == 0) continue;
-    SL_CHECK(kernels::cuda::lora_workspace(part.kind, part.batch, count) <= workspace_bytes_.lora,
-             "the LoRA kernels' workspace is as planned");
     check(kernels::cuda::lora(part.kind, part.batch, targets, count,
                               row_of(const_cast<void*>(x), part.row, k, plan_.type), k, n,
-                              lora_workspace_, stream_.get()),
+                              lora_workspace_, workspace_bytes_.lora, stream_.get()),
           "LoRA");
   }
 }

@@ -1,6 +1,6 @@
 #include "engine/backend/cuda/runtime.h"
 
-#include <bit>
+#include <algorithm>
 #include <string>
 
 #include "engine/core/check.h"
@@ -8,7 +8,7 @@
 namespace servelab::cuda {
 namespace {
 
-constexpr std::size_t kSmallestPinned = 4096;
+constexpr std::size_t kPage = 4096;
 
 }  // namespace
 
@@ -76,14 +76,16 @@ PinnedPool::Shelf::~Shelf() {
 }
 
 HostMemory PinnedPool::take(std::size_t bytes) {
-  const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestPinned));
+  std::size_t size = std::max((bytes + kPage - 1) / kPage, std::size_t{1}) * kPage;
   std::byte* data = nullptr;
   {
     const std::lock_guard lock(shelf_->mutex);
-    std::vector<std::byte*>& free = shelf_->free[size];
-    if (!free.empty()) {
-      data = free.back();
-      free.pop_back();
+    const auto found = shelf_->free.lower_bound(size);
+    if (found != shelf_->free.end() && found->first - size <= size / 4) {
+      size = found->first;
+      data = found->second.back();
+      found->second.pop_back();
+      if (found->second.empty()) shelf_->free.erase(found);
     }
   }
   if (data == nullptr) {

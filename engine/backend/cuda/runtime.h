@@ -74,8 +74,8 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// Pinned host memory. Making it takes milliseconds, so what is given back serves the next taker of
-// about the same size. Any thread; a taker may outlive the pool.
+// Pinned host memory in whole pages. Making it takes milliseconds, so what is given back serves the
+// next taker who wants at most a fifth less. Any thread; a taker may outlive the pool.
 class PinnedPool {
  public:
   PinnedPool();
@@ -85,7 +85,7 @@ class PinnedPool {
   struct Shelf {
     ~Shelf();
     std::mutex mutex;
-    std::map<std::size_t, std::vector<std::byte*>> free;  // by size
+    std::map<std::size_t, std::vector<std::byte*>> free;  // by size; none is empty
   };
   std::shared_ptr<Shelf> shelf_;
 };

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 
 namespace servelab::cuda {
@@ -18,9 +19,14 @@ class SmGroups {
   // not confined.
   virtual int sms() const = 0;
 
-  // Kernels of the stream run on groups [begin, begin + count) alone. The same stream at each call;
-  // it is the groups'. One call at a time. Throws SpecError.
-  virtual cudaStream_t stream(int begin, int count) = 0;
+  // Kernels of the stream run on groups [begin, begin + count) alone. It is its taker's until it is
+  // given back, idle: two takers of the same groups do not wait for each other. One call at a time.
+  // Throws SpecError.
+  virtual cudaStream_t take_stream(int begin, int count) = 0;
+  virtual void give_back(int begin, int count, cudaStream_t stream) = 0;
+  // Runs `make` with the groups' context current: events that are to be recorded on their streams
+  // are made so. Any thread, for groups whose stream it has.
+  virtual void in_context(int begin, int count, const std::function<void()>& make) = 0;
 };
 
 // Green contexts, in the smallest groups that the device can be split into. Throws SpecError where

@@ -27,13 +27,14 @@ std::unique_ptr<SmShares::Grant> SmShares::take(double share, int preferred) {
   for (int place = 0; place <= last; ++place) {
     if (load_of(place, count) < load_of(begin, count)) begin = place;
   }
-  auto grant = std::make_unique<Grant>(this, begin, count, groups_->stream(begin, count));
+  auto grant = std::make_unique<Grant>(this, begin, count, groups_->take_stream(begin, count));
   for (int i = begin; i < begin + count; ++i) ++grants_[static_cast<std::size_t>(i)];
   return grant;
 }
 
 void SmShares::give_back(const Grant& grant) {
   const std::lock_guard lock(mutex_);
+  groups_->give_back(grant.begin(), grant.count(), grant.stream());
   for (int i = grant.begin(); i < grant.begin() + grant.count(); ++i) {
     --grants_[static_cast<std::size_t>(i)];
   }

@@ -3,6 +3,7 @@
 #ifndef SERVELAB_BACKEND_CUDA_SM_SHARES_H_
 #define SERVELAB_BACKEND_CUDA_SM_SHARES_H_
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -28,7 +29,12 @@ class SmShares final : public DevicePartition {
     int begin() const { return begin_; }
     int count() const { return count_; }
     int sms() const { return count_ * from_->groups_->sms_per_group(); }
+    // Its own, whoever else is on these groups.
     cudaStream_t stream() const { return stream_; }
+    // SmGroups::in_context of its groups.
+    void in_context(const std::function<void()>& make) const {
+      from_->groups_->in_context(begin_, count_, make);
+    }
 
    private:
     SmShares* from_;

@@ -13,7 +13,7 @@ namespace servelab::cuda {
 
 class StepGraphs {
  public:
-  using Key = std::array<std::uint64_t, 11>;
+  using Key = std::array<std::uint64_t, 12>;
 
   StepGraphs() = default;
   ~StepGraphs() { clear(); }

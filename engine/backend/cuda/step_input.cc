@@ -13,6 +13,7 @@ using kernels::LoraKind;
 using kernels::cuda::LoraBatch;
 
 constexpr int kShortestLength = 256;  // of a bucket of lengths
+constexpr int kShortestSegment = 64;  // of a bucket of segments: a tile of SGMV's rows
 
 int bucket_of(int count) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(count))); }
 
@@ -307,12 +308,15 @@ void StepInput::lay_out_lora(LoraKernel kernel, bool bucketed) {
     row = ends[i];
     ++shape_.lora_parts;
     if (!bucketed || part.kind != LoraKind::kSgmv) continue;
-    // Empty segments, so that the launch depends on the bucket alone.
+    // Empty segments, so that the launch depends on the buckets of rows and of the longest segment.
+    // That bound is not the rows' own: the grid would grow with their square, all but empty.
     for (int s = part.batch.segments; s < shape_.decodes; ++s) {
       segment_begin_[i].host[s + 1] = segment_begin_[i].host[s];
       segment_slots_[i].host[s] = -1;
     }
-    part.batch.segments = part.batch.max_segment_rows = shape_.decodes;
+    part.batch.segments = shape_.decodes;
+    part.batch.max_segment_rows = std::min(
+        shape_.decodes, bucket_of(std::max(part.batch.max_segment_rows, kShortestSegment)));
   }
   if (!einsum) return;
   LoraBatch& batch = shape_.lora[0].batch;

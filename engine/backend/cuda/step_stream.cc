@@ -1,5 +1,8 @@
 #include "engine/backend/cuda/step_stream.h"
 
+#include <optional>
+#include <utility>
+
 #include "engine/core/check.h"
 
 namespace servelab::cuda {
@@ -15,6 +18,13 @@ StepStream::Confined StepStream::confine(double share) {
 
 void StepStream::synchronize() const {
   check(cudaStreamSynchronize(get()), "waiting for a step's stream");
+}
+
+Event StepStream::make_timing_event() const {
+  if (grant_ == nullptr) return Event(Event::Timing::kOn);
+  std::optional<Event> event;
+  grant_->in_context([&] { event.emplace(Event::Timing::kOn); });
+  return std::move(*event);
 }
 
 std::uint64_t StepStream::place() const {

@@ -34,6 +34,8 @@ class StepStream {
   bool has_shares() const { return shares_ != nullptr; }
   cudaStream_t get() const { return grant_ == nullptr ? whole_.get() : grant_->stream(); }
   void synchronize() const;
+  // With timing, to be recorded on get() alone.
+  Event make_timing_event() const;
   int multiprocessors() const { return grant_ == nullptr ? all_ : grant_->sms(); }
   // Names the SMs: kernels that are recorded stay on theirs.
   std::uint64_t place() const;

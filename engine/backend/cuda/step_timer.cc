@@ -3,37 +3,38 @@
 namespace servelab::cuda {
 
 Event& StepTimer::next() {
-  if (used_ == events_.size()) events_.emplace_back(Event::Timing::kOn);
-  return events_[used_++];
+  if (used_ == events_->size()) events_->push_back(stream_->make_timing_event());
+  return (*events_)[used_++];
 }
 
-void StepTimer::begin(cudaStream_t stream, bool parts) {
-  stream_ = stream;
+void StepTimer::begin(const StepStream& stream, bool parts) {
+  stream_ = &stream;
+  events_ = &events_of_[stream.place()];
   parts_ = parts;
   used_ = 0;
   laps_.clear();
-  next().record(stream);
+  next().record(stream_->get());
 }
 
 void StepTimer::lap(Part part) {
   if (!parts_) return;
   if (!laps_.empty() && laps_.back() == part) {  // goes on: the same event, later
-    events_[used_ - 1].record(stream_);
+    (*events_)[used_ - 1].record(stream_->get());
     return;
   }
   laps_.push_back(part);
-  next().record(stream_);
+  next().record(stream_->get());
 }
 
 void StepTimer::end() {
   laps_.push_back(Part::kDense);
-  next().record(stream_);
+  next().record(stream_->get());
 }
 
 StepParts StepTimer::read() const {
   StepParts parts;
   for (std::size_t i = 0; i < laps_.size(); ++i) {
-    const TimeNs time = events_[i + 1].since(events_[i]);
+    const TimeNs time = (*events_)[i + 1].since((*events_)[i]);
     parts.total += time;
     switch (laps_[i]) {
       case Part::kDense:

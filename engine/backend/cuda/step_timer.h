@@ -3,9 +3,10 @@
 #ifndef SERVELAB_BACKEND_CUDA_STEP_TIMER_H_
 #define SERVELAB_BACKEND_CUDA_STEP_TIMER_H_
 
+#include <map>
 #include <vector>
 
-#include "engine/backend/cuda/runtime.h"
+#include "engine/backend/cuda/step_stream.h"
 
 namespace servelab::cuda {
 
@@ -14,7 +15,7 @@ class StepTimer {
   enum class Part { kDense, kAttention, kLora };
 
   // With `parts` each lap is an event, which costs a little time between kernels.
-  void begin(cudaStream_t stream, bool parts);
+  void begin(const StepStream& stream, bool parts);
   void lap(Part part);  // what was enqueued since the last lap belongs to it
   void end();
   // After the stream has come to its end. Without parts all of the time is `dense`.
@@ -22,11 +23,13 @@ class StepTimer {
 
  private:
   Event& next();
-  cudaStream_t stream_ = nullptr;
+  const StepStream* stream_ = nullptr;
   bool parts_ = false;
   std::size_t used_ = 0;
-  std::vector<Event> events_;  // reused
-  std::vector<Part> laps_;     // between events i and i + 1
+  // Reused. An event belongs to the SMs whose stream it is recorded on (StepStream::place).
+  std::map<std::uint64_t, std::vector<Event>> events_of_;
+  std::vector<Event>* events_ = nullptr;  // of this step
+  std::vector<Part> laps_;                // between events i and i + 1
 };
 
 }  // namespace servelab::cuda

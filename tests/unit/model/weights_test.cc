@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "engine/core/digest.h"
@@ -23,6 +25,18 @@ using test::TemporaryFolder;
 using test::tiny_model;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+using Tensors = test::NamedTensors;
+using Change = std::function<void(Tensors*)>;
+
+// The model as it is read from `folder`, where it was written with `change` made to its tensors.
+std::unique_ptr<ModelWeights> read_changed(const TemporaryFolder& folder, const ModelConfig& model,
+                                           const ModelWeights& written, const Change& change) {
+  auto tensors = hf_tensors(model, written);
+  change(&tensors);
+  save_hf_model(folder, model, tensors);
+  return load_hf_weights(folder.path(), load_hf_config(folder.path()));
+}
 
 ModelConfig qwen_like() {
   ModelConfig model = tiny_model();
@@ -88,19 +102,15 @@ TEST(WeightsTest, AHuggingFaceFolderHoldsWhatWasWritten) {
 TEST(WeightsTest, MissingWrongAndExtraTensorsAreNamed) {
   const ModelConfig model = tiny_model();
   const auto weights = random_weights(model, 3);
-  const auto error = [&](const auto& change) {
+  const auto error = [&](const Change& change) {
     const TemporaryFolder folder;
-    auto tensors = hf_tensors(model, *weights);
-    change(&tensors);
-    save_hf_model(folder, model, tensors);
     return error_of([&] {
       for (const auto& [name, tensor] :
-           hf_tensors(model, *load_hf_weights(folder.path(), load_hf_config(folder.path())))) {
+           hf_tensors(model, *read_changed(folder, model, *weights, change))) {
         bytes_of(tensor);
       }
     });
   };
-  using Tensors = test::NamedTensors;
   EXPECT_EQ(error([](Tensors*) {}), "");
   EXPECT_THAT(error([](Tensors* t) { t->erase(t->begin() + 2); }),
               HasSubstr("'lm_head.weight' is missing"));
@@ -122,17 +132,13 @@ TEST(WeightsTest, MissingWrongAndExtraTensorsAreNamed) {
 TEST(WeightsTest, ATiedModelHasOneTableUnderEitherNameOrBoth) {
   const ModelConfig model = qwen_like();
   const auto written = random_weights(model, 3);
-  const auto head_of = [&](const auto& change) {
+  const auto head_of = [&](const Change& change) {
     const TemporaryFolder folder;
-    auto tensors = hf_tensors(model, *written);
-    change(&tensors);
-    save_hf_model(folder, model, tensors);
-    const auto weights = load_hf_weights(folder.path(), load_hf_config(folder.path()));
+    const auto weights = read_changed(folder, model, *written, change);
     EXPECT_EQ(bytes_of(weights->tensor(ModelTensor::kEmbedding)),
               bytes_of(weights->tensor(ModelTensor::kLmHead)));
     return bytes_of(weights->tensor(ModelTensor::kLmHead));
   };
-  using Tensors = test::NamedTensors;
   const std::string table = bytes_of(written->tensor(ModelTensor::kEmbedding));
   EXPECT_EQ(head_of([](Tensors*) {}), table);
   EXPECT_EQ(head_of([](Tensors* t) { t->front().first = "lm_head.weight"; }), table);

@@ -5,6 +5,8 @@
 #include <cudaTypedefs.h>
 
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +27,9 @@ struct Driver {
   PFN_cuGreenCtxCreate_v12040 create;
   PFN_cuGreenCtxDestroy_v12040 destroy;
   PFN_cuGreenCtxStreamCreate_v12050 create_stream;
+  PFN_cuCtxFromGreenCtx_v12040 context_of;
+  PFN_cuCtxPushCurrent_v4000 push;
+  PFN_cuCtxPopCurrent_v4000 pop;
   PFN_cuStreamDestroy_v4000 destroy_stream;
 
   Driver() {
@@ -35,6 +40,9 @@ struct Driver {
     find_entry_point("cuGreenCtxCreate", 12040, kWhat, &create);
     find_entry_point("cuGreenCtxDestroy", 12040, kWhat, &destroy);
     find_entry_point("cuGreenCtxStreamCreate", 12050, kWhat, &create_stream);
+    find_entry_point("cuCtxFromGreenCtx", 12040, kWhat, &context_of);
+    find_entry_point("cuCtxPushCurrent", 4000, kWhat, &push);
+    find_entry_point("cuCtxPopCurrent", 4000, kWhat, &pop);
     find_entry_point("cuStreamDestroy", 4000, kWhat, &destroy_stream);
   }
 };
@@ -59,7 +67,7 @@ class GreenContexts final : public SmGroups {
 
   ~GreenContexts() override {
     for (const auto& [place, confined] : confined_) {
-      driver_.destroy_stream(confined.stream);
+      for (CUstream stream : confined.free) driver_.destroy_stream(stream);
       driver_.destroy(confined.context);
     }
   }
@@ -68,18 +76,52 @@ class GreenContexts final : public SmGroups {
   int sms_per_group() const override { return static_cast<int>(groups_.front().sm.smCount); }
   int sms() const override { return sms_; }
 
-  cudaStream_t stream(int begin, int count) override {
+  cudaStream_t take_stream(int begin, int count) override {
     SL_CHECK(begin >= 0 && count >= 1 && begin + count <= groups(), "these groups exist");
-    const auto [found, is_new] = confined_.try_emplace({begin, count});
-    if (is_new) make(begin, count, &found->second);
-    return found->second.stream;
+    Confined& confined = of(begin, count);
+    CUstream stream = nullptr;
+    if (!confined.free.empty()) {
+      stream = confined.free.back();
+      confined.free.pop_back();
+      return stream;
+    }
+    check_driver(driver_.create_stream(&stream, confined.context, CU_STREAM_NON_BLOCKING, 0), kWhat,
+                 "making a stream in a green context");
+    return stream;
+  }
+
+  void give_back(int begin, int count, cudaStream_t stream) override {
+    of(begin, count).free.push_back(stream);
+  }
+
+  void in_context(int begin, int count, const std::function<void()>& make) override {
+    CUcontext current = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      check_driver(driver_.context_of(&current, confined_.at({begin, count}).context), kWhat,
+                   "finding a green context");
+    }
+    check_driver(driver_.push(current), kWhat, "entering a green context");
+    const auto leave = [this](void*) {
+      CUcontext left = nullptr;
+      driver_.pop(&left);
+    };
+    const std::unique_ptr<void, decltype(leave)> guard(this, leave);
+    make();
   }
 
  private:
   struct Confined {
     CUgreenCtx context = nullptr;
-    CUstream stream = nullptr;
+    std::vector<CUstream> free;
   };
+
+  Confined& of(int begin, int count) {
+    const std::lock_guard lock(mutex_);
+    const auto [found, is_new] = confined_.try_emplace({begin, count});
+    if (is_new) make(begin, count, &found->second);
+    return found->second;
+  }
 
   void make(int begin, int count, Confined* confined) {
     CUdevResourceDesc description{};
@@ -89,15 +131,13 @@ class GreenContexts final : public SmGroups {
     check_driver(
         driver_.create(&confined->context, description, device_, CU_GREEN_CTX_DEFAULT_STREAM),
         kWhat, "making a green context");
-    check_driver(
-        driver_.create_stream(&confined->stream, confined->context, CU_STREAM_NON_BLOCKING, 0),
-        kWhat, "making a stream in a green context");
   }
 
   const Driver driver_;
   CUdevice device_ = 0;
   int sms_ = 0;
   std::vector<CUdevResource> groups_;
+  std::mutex mutex_;                                  // while confined_ grows
   std::map<std::pair<int, int>, Confined> confined_;  // by first group and number
 };
 
