@@ -6,8 +6,8 @@ notice: `make mutate`.
 The copy is the last commit, built beside it with the compiler cache. A fault is noticed when its
 tests fail, end their process, or take ten times as long as without it; one that does not compile is
 a mistake of the list. Each result goes into --out as it comes, with its commit; --resume tries only
-what is not noticed there, or stands otherwise in the list now. Exit codes: 0; 1 when fewer than 95 % are noticed; 2 for a list that does not
-fit the tree.
+what is not noticed there, or stands otherwise in the list now. Exit codes: 0; 1 when fewer than
+95 % are noticed; 2 for a list that does not fit the tree.
 """
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class Tree:
         """Builds; the compiler's first error, or None."""
         done = subprocess.run(
             ["cmake", "--build", str(self.build), "-j", str(self.jobs), "--target", "servelab",
-             *(Path(name).name for name in PROGRAMS)], cwd=self.root, env=self.environment, capture_output=True, text=True,
-            check=False)
+             *(Path(name).name for name in PROGRAMS)], cwd=self.root, env=self.environment,
+            capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return None
         errors = [line for line in done.stdout.splitlines() if "error" in line]
