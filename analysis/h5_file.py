@@ -306,8 +306,8 @@ def _longest_text(content: mmap.mmap) -> int:
 
 
 def blocks(item: h5py.Dataset, into: np.ndarray | None = None) -> Iterator[np.ndarray]:
-    """A column of numbers from its beginning, in pieces of about READ_BYTES, little-endian: parts of
-    `into`, or each good until the next is asked for."""
+    """A column of numbers from its beginning, in pieces of about READ_BYTES, little-endian: parts
+    of `into`, or each good until the next is asked for."""
     kind = np.dtype(f"<{item.dtype.kind}{item.dtype.itemsize}")
     values = READ_BYTES // kind.itemsize
     chunk = (item.chunks or (values,))[0]

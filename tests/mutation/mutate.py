@@ -188,6 +188,7 @@ def main() -> int:
             fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))
         done = noticed_in(options.out) if options.resume else {}
         rows = [done[fault] for fault in faults if fault in done]
+        others = [row for fault, row in done.items() if fault not in faults]
         tree = Tree(options.tree, options.jobs)
         tree.prepare()
         commit = tree.commit()
@@ -197,7 +198,7 @@ def main() -> int:
             result = tree.try_out(fault)
             rows.append({"result": result, "commit": commit, "planted": asdict(fault)})
             print(f"{len(rows)}/{len(faults)} {result:9} {fault.file}: {fault.fault}", flush=True)
-            options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            options.out.write_text(json.dumps(others + rows, indent=1) + "\n", encoding="utf-8")
     except (ListError, subprocess.CalledProcessError) as problem:
         print(f"mutate: {problem}", file=sys.stderr)
         return 2
