@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <vector>
@@ -75,20 +76,26 @@ struct Row {
   std::int64_t wrong = 0;  // elements that differ from the naive result
 };
 
-// Prints rows as they come.
+// Prints rows as they come, and writes each at once as a line of JSON, the card's first: what a
+// benchmark that is cut off has measured is not lost.
 class Report {
  public:
-  explicit Report(const Card& card);
+  // `json`: a file, or empty. Throws std::runtime_error when it cannot be written.
+  explicit Report(const Card& card, const std::string& json = "");
+  ~Report();
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
   const Card& card() const { return card_; }
   void add(const Row& row);
   // One measured time over another, and what is asked of that.
   void add_ratio(const std::string& what, double ratio, double at_most);
   bool all_correct() const { return all_correct_; }
-  bool write_json(const std::string& path) const;  // false, and a message: it could not
 
  private:
+  void write(const std::string& line);
+
   Card card_;
-  std::vector<std::string> lines_;
+  std::FILE* json_ = nullptr;
   bool all_correct_ = true;
 };
 

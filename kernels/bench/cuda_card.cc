@@ -149,7 +149,17 @@ Card measure_card(cudaStream_t stream) {
   return card;
 }
 
-Report::Report(const Card& card) : card_(card) {
+Report::Report(const Card& card, const std::string& json) : card_(card) {
+  if (!json.empty() && (json_ = std::fopen(json.c_str(), "w")) == nullptr) {
+    throw std::runtime_error("cannot write " + json);
+  }
+  write("{\"name\": \"card\", \"device\": \"" + card.name + "\"" +
+        format(", \"multiprocessors\": %.0f, \"sm_mhz\": %.0f",
+               static_cast<double>(card.multiprocessors), card.sm_mhz) +
+        format(", \"max_sm_mhz\": %.0f, \"copy_bytes_per_s\": %.6g", card.max_sm_mhz,
+               card.copy_bytes_per_s) +
+        format(", \"dense_flops_per_s\": %.6g, \"launch_s\": %.6g}", card.dense_flops_per_s,
+               card.launch_s));
   std::printf(
       "%s, %d multiprocessors, %.0f MHz while measuring (at most %.0f): copies %.0f GB/s, "
       "bf16 products %.0f TFLOP/s, launches %.2f us\n",
@@ -157,6 +167,16 @@ Report::Report(const Card& card) : card_(card) {
       card.copy_bytes_per_s * 1e-9, card.dense_flops_per_s * 1e-12, card.launch_s * 1e6);
   std::printf("%-16s %-52s %9s %9s %9s %7s %6s %s\n", "kernel", "shape", "us", "MB", "GFLOP",
               "copy bw", "share", "of its bound");
+}
+
+Report::~Report() {
+  if (json_ != nullptr) std::fclose(json_);
+}
+
+void Report::write(const std::string& line) {
+  if (json_ == nullptr) return;
+  std::fprintf(json_, "%s\n", line.c_str());
+  std::fflush(json_);
 }
 
 void Report::add(const Row& row) {
@@ -181,34 +201,14 @@ void Report::add(const Row& row) {
   line += correct ? "true" : "false";
   line += ", \"device\": \"" + card_.name + "\"";
   line += format(", \"sm_mhz\": %.0f, \"max_sm_mhz\": %.0f}", card_.sm_mhz, card_.max_sm_mhz);
-  lines_.push_back(line);
+  write(line);
 }
 
 void Report::add_ratio(const std::string& what, double ratio, double at_most) {
   std::printf("%-69s %9.3f, asked at most %.2f%s\n", what.c_str(), ratio, at_most,
               ratio > at_most ? "  ABOVE" : "");
-  lines_.push_back("{\"name\": \"ratio\", \"shape\": \"" + what + "\"" +
-                   format(", \"ratio\": %.4f, \"at_most\": %.4f}", ratio, at_most));
-}
-
-bool Report::write_json(const std::string& path) const {
-  std::FILE* const file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) {
-    std::fprintf(stderr, "servelab_cuda_bench: cannot write %s\n", path.c_str());
-    return false;
-  }
-  std::fprintf(
-      file,
-      "{\"device\": \"%s\", \"multiprocessors\": %d, \"sm_mhz\": %.0f, \"max_sm_mhz\": "
-      "%.0f, \"copy_bytes_per_s\": %.6g, \"dense_flops_per_s\": %.6g, \"launch_s\": %.6g,\n"
-      " \"rows\": [",
-      card_.name.c_str(), card_.multiprocessors, card_.sm_mhz, card_.max_sm_mhz,
-      card_.copy_bytes_per_s, card_.dense_flops_per_s, card_.launch_s);
-  for (std::size_t i = 0; i < lines_.size(); ++i) {
-    std::fprintf(file, "%s\n  %s", i == 0 ? "" : ",", lines_[i].c_str());
-  }
-  std::fprintf(file, "\n]}\n");
-  return std::fclose(file) == 0;
+  write("{\"name\": \"ratio\", \"shape\": \"" + what + "\"" +
+        format(", \"ratio\": %.4f, \"at_most\": %.4f}", ratio, at_most));
 }
 
 }  // namespace servelab::kernels::cuda

@@ -17,8 +17,8 @@ def script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def run_check(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
-    environment = dict(os.environ, PATH=f"{tmp_path / 'path'}:/usr/bin:/bin")
+def run_check(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    environment = dict(os.environ, PATH=f"{tmp_path / 'path'}:/usr/bin:/bin", **variables)
     return subprocess.run([sys.executable, str(ROOT / "tests/gpu/check.py"),
                            str(tmp_path / "out"), "--binaries", str(tmp_path / "bundle"),
                            *arguments], capture_output=True, text=True, env=environment,
@@ -31,7 +31,8 @@ def stand_ins(tmp_path: Path) -> Path:
     bundle = tmp_path / "bundle/bin"
     script(bundle / "servelab_gpu_tests", "echo all tests; exit 0")
     script(bundle / "servelab_gpu_engine_tests", "echo broken; exit 1")
-    script(bundle / "servelab_cuda_bench", 'echo \'[{"name": "bgmv", "ms": 1}]\' >"$2"')
+    script(bundle / "servelab_cuda_bench",
+           """printf '%s\\n' '{"name": "bgmv", "ms": 1}' '{"name": "cut' >"$2" """)
     script(bundle / "servelab", 'if [ "$1" = calibrate ]; then touch "${@: -1}"; else exit 2; fi')
     return bundle
 
@@ -79,13 +80,45 @@ def test_what_skips_on_a_gpu_machine_has_failed(tmp_path: Path) -> None:
     assert status["kernel benchmarks"] == "FAILED: it was skipped (see the log)"
 
 
+def test_a_benchmark_s_ratios_stand_beside_what_is_asked(tmp_path: Path) -> None:
+    script(stand_ins(tmp_path) / "servelab_cuda_bench",
+           """echo '{"name": "ratio", "shape": "loads", "ratio": 1.2, "at_most": 1.05}' >"$2" """)
+    assert re.search(r"^loads +1.200, asked at most 1.05  ABOVE$", run_check(tmp_path).stdout,
+                     re.MULTILINE)
+
+
+def test_libraries_are_found_and_said_or_named_as_missing(tmp_path: Path) -> None:
+    """The loader looks in its own places; toolkits elsewhere are found by their folders."""
+    stand_ins(tmp_path)
+    script(tmp_path / "path/ldd", """
+case ":$LD_LIBRARY_PATH:" in
+  *toolkit/targets/x/lib:*) where=$CUDA_HOME/targets/x/lib/libcuexample.so.9 ;;
+  *) where='not found' ;;
+esac
+echo "  libcuexample.so.9 => $where (0x1)"
+echo "  libm.so.6 => /lib/libm.so.6 (0x2)" """)
+    result = run_check(tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith("gpu-check: libcuexample.so.9 was not found: ")
+    assert not (tmp_path / "out/check.json").exists()
+    library = tmp_path / "toolkit/targets/x/lib/libcuexample.so.9"
+    library.parent.mkdir(parents=True)
+    library.with_name("libcuexample.so.9.4.5").touch()
+    library.symlink_to("libcuexample.so.9.4.5")
+    run_check(tmp_path, CUDA_HOME=str(tmp_path / "toolkit"))
+    report = json.loads((tmp_path / "out/check.json").read_text())
+    assert report["libraries"] == {"libcuexample.so.9": f"{library}.4.5"}
+    assert any("libcuexample.so.9 " in line for line in report["log"])
+
+
 def test_no_step_outlives_the_time(tmp_path: Path) -> None:
     script(stand_ins(tmp_path) / "servelab_gpu_tests", "sleep 30")
-    result = run_check(tmp_path, "--seconds", "6")
+    result = run_check(tmp_path, "--seconds", "8")
     report = json.loads((tmp_path / "out/check.json").read_text())
     assert report["steps"][0]["status"].startswith("FAILED: cut off after")
-    assert report["steps"][-1] == {"step": "caraserve/fig16_cuda", "status": "skipped",
+    assert report["steps"][-2] == {"step": "caraserve/fig16_cuda", "status": "skipped",
                                    "reason": "no time is left"}
+    assert report["steps"][-1]["step"] == "racecheck"
     assert report["seconds"] < 20
     assert result.returncode == 1
 

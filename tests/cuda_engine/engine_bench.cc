@@ -115,7 +115,7 @@ int run(const std::string& json) {
   cudaStream_t stream =
       nullptr;  // launches are timed in a graph, which the default one cannot record
   kernels::cuda::check(cudaStreamCreate(&stream), "cudaStreamCreate");
-  kernels::cuda::Report report(kernels::cuda::measure_card(stream));
+  kernels::cuda::Report report(kernels::cuda::measure_card(stream), json);
   kernels::cuda::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   StepLoad load = open(*cuda);
   std::map<const StepCase*, double> times;
@@ -138,7 +138,7 @@ int run(const std::string& json) {
   report.add_ratio(
       "decode, batch 32: while adapters load (" + std::to_string(loads) + " loads) over not",
       loading / times[&adapted], 1.05);
-  return json.empty() || report.write_json(json) ? 0 : 1;
+  return 0;
 }
 
 }  // namespace

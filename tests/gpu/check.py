@@ -1,11 +1,13 @@
 """The first thing to run on a machine with a GPU: `make gpu-check OUT=dir`.
 
-Runs, in under eight minutes: the tests of kernels and engine, both again under compute-sanitizer
-on a small part, the kernel benchmarks (with PyTorch's times beside them where it is installed), a
-quick calibration, and the GPU figures' quick forms with the profile that came out. Leaves in dir:
+Finds the CUDA libraries that the programs need first. Then runs, in under eight minutes: the tests
+of kernels and engine, a small part again under compute-sanitizer, a quick calibration, the kernel
+benchmarks (with PyTorch's times beside them where it is installed), the GPU figures' quick forms
+with the profile that came out, and in what is left the search for races. Leaves in dir:
 
-    check.json          what ran, for how long, how it ended, all that was printed; the card; every
-                        benchmark row
+    check.json          what ran, for how long, how it ended, all that was printed; the card; the
+                        libraries; every benchmark row, those of a benchmark that was cut off too;
+                        what is asked, beside what was measured
     profile.yaml        the hardware profile fitted from this card
     calibration.csv     the measurements behind it
     <paper>_figNN.h5    one for each figure: its collected.h5 and points (python -m analysis.pack)
@@ -28,10 +30,39 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # One type of each kernel; cuBLASLt is not ours to sanitize.
 SANITIZED = "*bf16*:Sampling*:*Blocks*:Gather*-*Dense*"
+FIGURES_S = 110
 FIGURES = ["dlora/fig05_cuda", "caraserve/fig04_cuda", "placement/fig05_cuda", "dlora/fig10_cuda",
            "caraserve/fig16_cuda"]
+PROGRAMS = ("servelab", "servelab_gpu_tests", "servelab_gpu_engine_tests", "servelab_cuda_bench",
+            "servelab_cuda_engine_bench")
 QUERY = ("name,uuid,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,power.limit,"
          "temperature.gpu")
+
+
+def read_rows(path: Path) -> list[dict]:
+    """A benchmark's rows, one JSON object a line; a line that was cut off is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def library_folders() -> list[Path]:
+    """Where toolkits and pip's packages put CUDA's libraries."""
+    toolkits = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH")
+                if os.environ.get(name)]
+    if compiler := shutil.which("nvcc"):
+        toolkits.append(Path(compiler).resolve().parents[1])
+    toolkits += [Path("/usr/local/cuda"), *sorted(Path("/usr/local").glob("cuda-*"), reverse=True)]
+    folders = []
+    for toolkit in toolkits:
+        folders += [toolkit / "lib64", toolkit / "lib", *sorted(toolkit.glob("targets/*/lib"))]
+    for path in map(Path, sys.path):
+        folders += sorted(path.glob("nvidia/*/lib"))
+    return [folder for folder in folders if folder.is_dir()]
 
 
 class Check:
@@ -39,6 +70,7 @@ class Check:
         self.out, self.binaries, self.model = out, binaries, model
         self.started = time.monotonic()
         self.limit_s = limit_s
+        self.reserved_s = min(FIGURES_S, limit_s / 4)  # for the figures, until they begin
         self.log = open(out / "log.txt", "w", encoding="utf-8")
         self.report: dict = {"steps": [], "benchmarks": []}
         self.environment = dict(os.environ)
@@ -46,6 +78,32 @@ class Check:
         if libraries.is_dir():  # a bundle brings what the machine may lack
             paths = [str(libraries), self.environment.get("LD_LIBRARY_PATH", "")]
             self.environment["LD_LIBRARY_PATH"] = ":".join(p for p in paths if p)
+
+    def needed(self, program: Path) -> dict[str, str]:
+        """The libraries that the loader wants for it, by name; where it finds none, ''."""
+        answer = subprocess.run(["ldd", str(program)], capture_output=True, text=True, timeout=30,
+                                check=False, env=self.environment).stdout
+        return {name: where if where != "not" else "" for name, where in
+                re.findall(r"^\s*(\S+) => (\S+)", answer, re.MULTILINE)}
+
+    def find_libraries(self, programs: list[Path]) -> str:
+        """Adds to the loader's path what the programs lack. Returns what cannot be found."""
+        found: dict[str, str] = {}
+        for program in programs:
+            for name, where in self.needed(program).items():
+                if not where:
+                    folder = next((f for f in library_folders() if (f / name).exists()), None)
+                    if folder is None:
+                        return name
+                    where = str(folder / name)
+                    paths = [self.environment.get("LD_LIBRARY_PATH", ""), str(folder)]
+                    self.environment["LD_LIBRARY_PATH"] = ":".join(p for p in paths if p)
+                if re.match(r"lib(cu|nv|nccl)", name):
+                    found[name] = os.path.realpath(where)
+        self.report["libraries"] = found
+        for name, where in sorted(found.items()):
+            self.say(f"{name:28} {where}")
+        return ""
 
     def left_s(self) -> float:
         return self.limit_s - (time.monotonic() - self.started)
@@ -68,7 +126,7 @@ class Check:
     def run(self, name: str, command: list, most_s: float, allowed: tuple = (0,),
             may_skip: bool = False) -> bool:
         """Runs a step for at most `most_s` seconds or what is left; True when it passed."""
-        limit = min(most_s, self.left_s())
+        limit = min(most_s, self.left_s() - self.reserved_s)
         if limit < 5:
             self.skip(name, "no time is left")
             return False
@@ -136,15 +194,17 @@ def tests(check: Check) -> None:
             check.skip(name, f"not built in {check.binaries}")
             continue
         check.run(name, [binary, "--gtest_brief=1"], 75)
+
+
+def sanitize(check: Check, tool: str) -> None:
     sanitizer = shutil.which("compute-sanitizer")
     binary = check.binary("servelab_gpu_tests")
+    if sanitizer is None or binary is None:
+        check.skip(tool, "compute-sanitizer was not found" if binary else "no tests were built")
+        return
     check.environment["SERVELAB_SMALL_TESTS"] = "1"
-    for tool in ("memcheck", "racecheck"):
-        if sanitizer is None or binary is None:
-            check.skip(tool, "compute-sanitizer was not found" if binary else "no tests were built")
-            continue
-        check.run(tool, [sanitizer, "--tool", tool, "--error-exitcode", "9", binary,
-                         "--gtest_brief=1", f"--gtest_filter={SANITIZED}"], 45)
+    check.run(tool, [sanitizer, "--tool", tool, "--error-exitcode", "9", binary,
+                     "--gtest_brief=1", f"--gtest_filter={SANITIZED}"], 45)
     del check.environment["SERVELAB_SMALL_TESTS"]
 
 
@@ -165,16 +225,22 @@ def benchmarks(check: Check) -> None:
         check.run("engine steps", [engine, "--json", steps], 60)
     for path in (ours, torch, steps):
         if path.is_file():
-            rows = json.loads(path.read_text(encoding="utf-8"))
-            check.report["benchmarks"] += rows if isinstance(rows, list) else rows.get("rows", [])
+            check.report["benchmarks"] += read_rows(path)
             path.unlink()
+    asked = [row for row in check.report["benchmarks"] if row.get("name") == "ratio"]
+    for row in asked:
+        asked_of_it = f"asked at most {row['at_most']:.2f}"
+        missed = "  ABOVE" if row["ratio"] > row["at_most"] else ""
+        check.say(f"{row['shape']:69} {row['ratio']:9.3f}, {asked_of_it}{missed}")
 
 
 def figures(check: Check, profile: Path) -> None:
     servelab = check.binary("servelab")
     results = check.out / "results"
-    for figure in FIGURES:
-        limit = check.left_s() - 5
+    check.reserved_s = 0
+    for index, figure in enumerate(FIGURES):
+        # What is left, by those that are left: one that hangs takes no time from the others.
+        limit = (check.left_s() - 5) / (len(FIGURES) - index)
         if limit < 10:
             check.skip(figure, "no time is left")
             continue
@@ -213,14 +279,21 @@ def main() -> int:
         print(f"gpu-check: no servelab in {check.binaries}; run `make build` first",
               file=sys.stderr)
         return 1
+    programs = [path for name in PROGRAMS if (path := check.binary(name)) is not None]
+    if missing := check.find_libraries(programs):
+        print(f"gpu-check: {missing} was not found: install the CUDA Toolkit's run-time libraries, "
+              "or name their folder in LD_LIBRARY_PATH", file=sys.stderr)
+        return 1
     tests(check)
-    benchmarks(check)
+    sanitize(check, "memcheck")
     profile = check.out / "profile.yaml"
     check.run("calibration", [servelab, "calibrate", "--backend", "cuda", "--model", check.model,
                               "--quick", "--out", profile], 90)
     (check.out / "profile.csv").exists() and (check.out / "profile.csv").rename(
         check.out / "calibration.csv")
+    benchmarks(check)
     figures(check, profile)
+    sanitize(check, "racecheck")
     return check.finish()
 
 

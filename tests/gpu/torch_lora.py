@@ -12,6 +12,9 @@ import json
 import re
 import statistics
 import sys
+from pathlib import Path
+
+import check
 
 HIDDEN = 4096
 SHAPE = re.compile(r"rows=(\d+) adapters=(\d+) rank=(\d+) hidden=(\d+) targets=(\d+)$")
@@ -115,20 +118,20 @@ def main():
 
     ours, bandwidth = [], None
     if args.bench:
-        with open(args.bench, encoding="utf-8") as file:
-            bench = json.load(file)
-        ours, bandwidth = bench["rows"], bench["copy_bytes_per_s"]
+        card, *ours = check.read_rows(Path(args.bench))
+        bandwidth = card["copy_bytes_per_s"]
     # One-hot einsum is dLoRA's way, not a way that PyTorch would be asked to take.
     shapes = [row["shape"] for row in ours
               if SHAPE.match(row["shape"]) and row["name"] != "lora_einsum"] or default_shapes()
     shapes = list(dict.fromkeys(shapes))
     l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 50 << 20)
-    rows = []
+    correct = True
+    written = open(args.json, "w", encoding="utf-8") if args.json else None
     for shape in shapes:
         row = measure(torch, shape, l2_bytes, args.seconds / len(shapes))
         if bandwidth:
             row["share_of_copy_bandwidth"] = row["bytes"] / bandwidth / (row["ms"] * 1e-3)
-        rows.append(row)
+        correct = correct and row["correct"]
         print(f"{row['name']:14} {shape:52} {row['ms'] * 1e3:9.2f} us"
               f"{'' if row['correct'] else '  WRONG'}", end="")
         for other in ours:
@@ -137,12 +140,10 @@ def main():
                 row["ratio_to_" + other["name"]] = ratio
                 print(f"  {other['name']}: {ratio:.2f} x faster", end="")
         print(flush=True)
+        if written:
+            print(json.dumps(row | {"torch": torch.__version__}), file=written, flush=True)
         torch.cuda.empty_cache()
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"device": rows[0]["device"], "torch": torch.__version__, "rows": rows}, file,
-                      indent=1)
-    return 0 if all(row["correct"] for row in rows) else 1
+    return 0 if correct else 1
 
 
 if __name__ == "__main__":
