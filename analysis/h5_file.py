@@ -25,6 +25,7 @@ from analysis.errors import ResultsError, quoted
 LABEL = b"servelab-sha256:"
 TRAILER_BYTES = len(LABEL) + 64
 READ_BYTES = 1 << 20
+KEPT_BYTES_MAX = 256 << 20
 # deflate, the filter that points use, makes at most this many bytes out of one.
 INFLATED_MAX = 1032
 FILTERS = ([], [h5py.h5z.FILTER_SHUFFLE], [h5py.h5z.FILTER_DEFLATE],
@@ -304,10 +305,24 @@ def _longest_text(content: mmap.mmap) -> int:
     return longest
 
 
-def content_digest(file: h5py.File) -> str:
-    """The digest of all datasets but /context, as engine/record/hdf5_writer.h defines it."""
-    sha = hashlib.sha256()
-    buffer = np.empty(0)
+def blocks(item: h5py.Dataset, into: np.ndarray | None = None) -> Iterator[np.ndarray]:
+    """A column of numbers from its beginning, in pieces of about READ_BYTES, little-endian: parts
+    of `into`, or each good until the next is asked for."""
+    kind = np.dtype(f"<{item.dtype.kind}{item.dtype.itemsize}")
+    values = READ_BYTES // kind.itemsize
+    chunk = (item.chunks or (values,))[0]
+    step = max(1, values // chunk) * chunk
+    buffer = np.empty(min(step, item.size), dtype=kind) if into is None else into
+    for start in range(0, item.size, step):
+        count, at = min(step, item.size - start), 0 if into is None else start
+        item.read_direct(buffer, np.s_[start:start + count], np.s_[at:at + count])
+        yield buffer[at:at + count]
+
+
+def content_digest(file: h5py.File, columns: dict[str, np.ndarray] | None = None) -> str:
+    """The digest of all datasets but /context, as engine/record/hdf5_writer.h defines it. Puts the
+    columns of numbers that it has read into `columns`, as far as KEPT_BYTES_MAX goes."""
+    sha, left = hashlib.sha256(), KEPT_BYTES_MAX
     for name, item in datasets(file):
         if name == CONTEXT:
             continue
@@ -325,12 +340,10 @@ def content_digest(file: h5py.File) -> str:
         if item.shape == ():
             sha.update(np.asarray(item[()], dtype=kind).tobytes())
             continue
-        step = max(1, (READ_BYTES // item.dtype.itemsize) // (item.chunks or (1,))[0]
-                   ) * (item.chunks or (READ_BYTES // item.dtype.itemsize,))[0]
-        if buffer.dtype != np.dtype(kind) or buffer.size < min(step, item.size):
-            buffer = np.empty(min(step, item.size), dtype=kind)
-        for start in range(0, item.size, step):
-            count = min(step, item.size - start)
-            item.read_direct(buffer, np.s_[start:start + count], np.s_[:count])
-            sha.update(buffer[:count])
+        into = None
+        if columns is not None and item.nbytes <= left:
+            into = columns[name] = np.empty(item.size, dtype=kind)
+            left -= item.nbytes
+        for block in blocks(item, into):
+            sha.update(block)
     return sha.hexdigest()

@@ -4,12 +4,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Protocol, Sequence
+from typing import Any, Callable, Iterator, Protocol, Sequence
 
 import numpy as np
 
 from analysis.errors import ResultsError, quoted
-from analysis.h5_file import as_text, attributes, open_h5
+from analysis.h5_file import as_text, attributes, blocks, open_h5
 
 
 # What datasets were called in files of schema 1.
@@ -34,11 +34,18 @@ class Point:
         self.path = path
         self._remedy = remedy
         self._made: dict[str, Any] = {}
+        self._kept: dict[str, np.ndarray] = {}
         with open_h5(path, remedy) as file:
             self.attributes = attributes(file, path, remedy)
 
     def attribute(self, name: str, default: str = "") -> str:
         return as_text(self.attributes.get(name, default))
+
+    def keep(self, columns: dict[str, np.ndarray]) -> None:
+        """Columns that were read from this file: read() gives them, which nobody may change."""
+        for column in columns.values():
+            column.flags.writeable = False
+        self._kept = columns
 
     def read(self, name: str) -> np.ndarray:
         """The dataset /<name>; an absent or damaged one raises ResultsError."""
@@ -48,9 +55,11 @@ class Point:
                      optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
         """Datasets by name, with the file opened, and its checksum compared, once; optional ones
         may be absent. Raises as read() does."""
+        found = {name: self._kept[name] for name in (*names, *optional) if name in self._kept}
+        if len(found) == len(names) + len(optional):
+            return found
         with open_h5(self.path, self._remedy) as file:
-            found: dict[str, np.ndarray] = {}
-            for name in (*names, *optional):
+            for name in (name for name in (*names, *optional) if name not in found):
                 try:
                     stored = name if name in file else _OLD_NAMES.get(name, name)
                     if stored in file:
@@ -62,6 +71,20 @@ class Point:
                     raise ResultsError(self.path, f"/{name} is not readable",
                                        self._remedy) from None
             return found
+
+    def blocks(self, name: str) -> Iterator[np.ndarray]:
+        """The column /<name> from its beginning, piece by piece: it may be larger than what memory
+        should be taken for. Raises as read() does."""
+        if name in self._kept:
+            yield self._kept[name]
+            return
+        with open_h5(self.path, self._remedy) as file:
+            if name not in file:
+                raise ResultsError(self.path, f"has no dataset /{name}", self._remedy_for(name))
+            try:
+                yield from blocks(file[name])
+            except (OSError, RuntimeError):
+                raise ResultsError(self.path, f"/{name} is not readable", self._remedy) from None
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """What make() gives, made once per point: several metrics share it."""

@@ -15,7 +15,6 @@ from analysis.archive.layout import (
     read_facts)
 from analysis.errors import ResultsError, quoted
 from analysis.results import Results
-from analysis.summary import derive
 from analysis.verb import VerbError
 
 
@@ -120,8 +119,7 @@ def prove(archive: Archive) -> list[str]:
         try:
             for index, key in enumerate(results.columns["key"].tolist()):
                 if key not in proved:
-                    proving.check_point(results.point(index))
-                    unknown |= set(derive.not_derived(results.point(index)))
+                    unknown |= set(proving.check_point(results.point(index)))
                     proved.add(key)
             proving.check_collected(results)
         except ResultsError as error:

@@ -25,11 +25,20 @@ OF_POINT = {"seed": "seed", "status": "status", "reasons": "reasons", "key": "ke
 JOINED = ("backend", "hardware", "model", "trace")
 
 
-def check_point(point: Point) -> None:
+def check_point(point: Point) -> list[str]:
     """Raises ResultsError where the file's digest, key, summary or identity does not follow from
-    what it holds."""
+    what it holds. Returns the metrics that this version does not know how to derive."""
+    columns: dict[str, np.ndarray] = {}
     with open_h5(point.path, "") as file:
-        digest = content_digest(file)
+        digest = content_digest(file, columns)
+    point.keep(columns)
+    try:
+        return _check_content(point, digest)
+    finally:
+        point.keep({})
+
+
+def _check_content(point: Point, digest: str) -> list[str]:
     if point.attribute("content_digest") != digest:
         raise wrong(point, "its content_digest is not that of its datasets")
     effective = settings_of(point)
@@ -40,8 +49,10 @@ def check_point(point: Point) -> None:
         raise wrong(point, "its key is not that of its settings, sources and build")
     _check_identity(point, effective)
     _check_requests(point)
-    for problem in derive.problems(point):
+    problems, unknown = derive.check(point)
+    for problem in problems:
         raise wrong(point, f"its /summary does not follow: {problem}")
+    return unknown
 
 
 def wrong(point: Point, what: str) -> ResultsError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from analysis.errors import ResultsError
 from analysis.point import Point
 from analysis.summary import requests, windows
 from analysis.summary.dialects import servelab
@@ -38,34 +39,63 @@ class Derived:
 
 def derive(point: Point) -> Derived:
     """Raises ResultsError where a dataset is absent or damaged."""
-    r = requests.read(point)
+    r = requests.read(point, tokens=False)
     found = Derived()
     table = servelab.table(windows.whole(r))
     found.exact = {row.name: row.value for row in table if not row.name.startswith("itl_")}
-    _duration(point, r, found)
-    _itl(point, r, found)
+    tokens = _tokens(point) if point.has("tokens") else None
+    _duration(point, r, tokens, found)
+    _itl(point, r, tokens, found)
     found.exact["preemptions"] = float(point.read("requests/preemptions").sum(dtype=np.int64))
     _replicas(point, found)
     _cluster(point, r, found)
     return found
 
 
-def _last_stamp(point: Point, r: requests.Requests) -> int:
+@dataclass
+class _Tokens:
+    gaps_ns: int  # all gaps between consecutive tokens of a request together
+    last_ns: int
+
+
+def _tokens(point: Point) -> _Tokens:
+    """Of the stamps of tokens, of which there may be more than memory holds: a request's gaps add
+    up to its last stamp less its first."""
+    offsets = point.read("tokens/offsets").astype(np.int64)
+    counts = np.diff(offsets)
+    if not len(offsets) or offsets[0] != 0 or np.any(counts < 0):
+        raise ResultsError(point.path, "has /tokens/offsets that lead nowhere", "")
+    begins, ends = offsets[:-1][counts > 0], offsets[1:][counts > 0] - 1
+    span = np.zeros(len(begins), dtype=np.int64)
+    at = last = 0
+    for block in point.blocks("tokens/times"):
+        stop = at + len(block)
+        for places, sign in ((begins, -1), (ends, 1)):
+            low, high = np.searchsorted(places, (at, stop))
+            span[low:high] += sign * block[places[low:high] - at].astype(np.int64)
+        at, last = stop, max(last, int(block.max()))
+    if at != offsets[-1]:
+        raise ResultsError(point.path, f"has {at} /tokens/times for {offsets[-1]} tokens", "")
+    return _Tokens(int(span.sum()), last)
+
+
+def _last_stamp(point: Point, r: requests.Requests, tokens: _Tokens | None) -> int:
     stamps = [point.read(f"requests/{name}") for name in STAMPS]
     codes = point.codes("events/code")
     is_look = (point.read("events/code") == codes.index("rebalance") if "rebalance" in codes
                else np.zeros(len(point.read("events/code")), dtype=bool))
     stamps += [point.read("events/time")[~is_look], r.arrival[r.status != requests.UNFINISHED]]
-    for name in ("tokens/times", "steps/end"):
-        if point.has(name):
-            stamps.append(point.read(name))
-    return max((int(values.max()) for values in stamps if values.size), default=0)
+    if point.has("steps/end"):
+        stamps.append(point.read("steps/end"))
+    return max([tokens.last_ns if tokens else 0,
+                *(int(values.max()) for values in stamps if values.size)])
 
 
-def _duration(point: Point, r: requests.Requests, found: Derived) -> None:
+def _duration(point: Point, r: requests.Requests, tokens: _Tokens | None,
+              found: Derived) -> None:
     """T is the last stamp where every request came to an end; else it may be the end of a step
     that gave no token, or an arrival."""
-    last = _last_stamp(point, r) / 1e9
+    last = _last_stamp(point, r, tokens) / 1e9
     del found.exact["duration_s"]
     if len(r) and not np.any(r.status == requests.UNFINISHED):
         found.exact = {"duration_s": last, **found.exact}
@@ -73,7 +103,7 @@ def _duration(point: Point, r: requests.Requests, found: Derived) -> None:
         found.bounds["duration_s"] = (last, float("inf"))
 
 
-def _itl(point: Point, r: requests.Requests, found: Derived) -> None:
+def _itl(point: Point, r: requests.Requests, tokens: _Tokens | None, found: Derived) -> None:
     count = point.read("itl/count").astype(np.int64)
     total = int(count.sum())
     seen, edges = np.cumsum(count.astype(float)), EDGES_NS
@@ -84,8 +114,8 @@ def _itl(point: Point, r: requests.Requests, found: Derived) -> None:
         at = int(np.argmax((count > 0) & (seen >= q * total)))
         inside = (q * total - (seen[at] - count[at])) / count[at]
         found.exact[f"itl_{name}_s"] = (edges[at] + inside * (edges[at + 1] - edges[at])) / 1e9
-    if r.gaps is not None:
-        found.exact["itl_mean_s"] = ratio(int(r.gaps.sum()) / 1e9, total)
+    if tokens is not None:
+        found.exact["itl_mean_s"] = ratio(tokens.gaps_ns / 1e9, total)
     elif not np.any((r.status != requests.FINISHED) & (r.output > 1)):
         gaps = (r.last - r.first)[r.status == requests.FINISHED]
         found.exact["itl_mean_s"] = ratio(int(gaps.sum()) / 1e9, total)
@@ -145,8 +175,9 @@ def _arrival_lag(point: Point, r: requests.Requests) -> float:
     return max(0, int(lag.max(initial=0))) / 1e9
 
 
-def problems(point: Point) -> list[str]:
-    """What /summary says that the datasets do not: one phrase for each metric."""
+def check(point: Point) -> tuple[list[str], list[str]]:
+    """What /summary says that the datasets do not, one phrase for each metric; and metrics that
+    this version does not know how to derive."""
     derived, said = derive(point), point.summary()
     found = []
     for name, value in derived.exact.items():
@@ -155,13 +186,7 @@ def problems(point: Point) -> list[str]:
     for name, (low, high) in derived.bounds.items():
         if name in said and not low * (1 - 1e-12) <= said[name] <= high * (1 + 1e-12):
             found.append(f"{name} is {said[name]:.9g}, its datasets allow {low:.9g} to {high:.9g}")
-    return found
-
-
-def not_derived(point: Point) -> list[str]:
-    """Metrics of /summary that this version does not know how to derive."""
-    derived = derive(point)
-    return sorted(set(point.summary()) - set(derived.exact) - set(derived.bounds))
+    return found, sorted(set(said) - set(derived.exact) - set(derived.bounds))
 
 
 def _same(a: float, b: float) -> bool:

@@ -46,6 +46,8 @@ class Requests:
 
     def select(self, mask: np.ndarray) -> "Requests":
         """Those requests alone, with their tokens."""
+        if np.all(mask):
+            return self
         if self.token_times is None or self.token_offsets is None:
             offsets = times = None
         else:
@@ -74,9 +76,10 @@ class Requests:
         return np.repeat(np.arange(len(self)), np.diff(self.token_offsets))
 
 
-def read(point: Point) -> Requests:
-    """Raises ResultsError where a dataset is absent or damaged."""
-    stamps = {name: point.read(f"requests/{name}").astype(np.int64)
+def read(point: Point, tokens: bool = True) -> Requests:
+    """With the stamps of tokens, where they were recorded, unless not asked for. Raises
+    ResultsError where a dataset is absent or damaged."""
+    stamps = {name: point.read(f"requests/{name}").astype(np.int64, copy=False)
               for name in ("scheduled", "admitted", "first_token", "last_token")}
     status = point.read("requests/status")
     run_end = round(point.summary()["duration_s"] * 1e9)
@@ -84,7 +87,7 @@ def read(point: Point) -> Requests:
     rejected = _rejections(point)
     for request in np.flatnonzero(status == REJECTED).tolist():
         end[request] = rejected.get(request, run_end)
-    has_tokens = point.has("tokens")
+    has_tokens = tokens and point.has("tokens")
     return Requests(arrival=stamps["scheduled"], admitted=stamps["admitted"],
                     first=stamps["first_token"], last=stamps["last_token"], end=end,
                     prompt=point.read("requests/prompt_tokens").astype(np.int64),

@@ -1,15 +1,13 @@
 #include "engine/calibrate/calibrate.h"
 
 #include <fmt/format.h>
-#include <sys/times.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "engine/backend/cost/cost_model.h"
@@ -20,13 +18,14 @@
 #include "engine/record/atomic_file.h"
 #include "engine/record/build_id.h"
 #include "engine/record/context.h"
+#include "engine/run/processor_share.h"
 #include "engine/run/real_run.h"
 #include "engine/spec/library.h"
 
 namespace servelab {
 namespace {
 
-constexpr double kDisturbed = 0.05;  // share of the processors that others may take
+constexpr double kMostLoss = 0.05;   // of the processor time, to others
 constexpr double kLongStepUs = 2e5;  // measured less often
 
 double median(std::vector<double> values) {
@@ -223,49 +222,16 @@ void save_text(const std::filesystem::path& path, const std::string& text) {
   fmt::print("wrote {}\n", path.string());
 }
 
-// What other programs took of the processors since it was made. A disturbed calibration is one of
-// the disturbed machine, so it says so.
-class OtherLoad {
- public:
-  OtherLoad() : busy_(all_busy_ticks()), own_(own_ticks()), since_(Clock::now()) {}
-  double share() const {
-    const std::chrono::duration<double> wall = Clock::now() - since_;
-    const auto others = static_cast<double>(all_busy_ticks() - busy_ - (own_ticks() - own_));
-    const auto ticks = wall.count() * static_cast<double>(::sysconf(_SC_CLK_TCK)) *
-                       static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
-    return std::clamp(others / ticks, 0.0, 1.0);
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  static std::int64_t own_ticks() {
-    tms used{};
-    ::times(&used);
-    return used.tms_utime + used.tms_stime;
-  }
-  // User, nice and system time of all processes; 0 where there is no /proc.
-  static std::int64_t all_busy_ticks() {
-    std::ifstream file("/proc/stat");
-    std::string label;
-    std::int64_t user = 0, nice = 0, system = 0;
-    file >> label >> user >> nice >> system;
-    return user + nice + system;
-  }
-
-  std::int64_t busy_, own_;
-  Clock::time_point since_;
-};
-
 // heading of every file: how it came to be.
 std::string heading_of(const ModelConfig& model, const CalibrateOptions& options, int threads,
-                       double wall_s, double other_load) {
+                       double wall_s, double loss) {
   return fmt::format(
       "Measured by servelab calibrate --backend {} --model {}{} --threads {} in {:.0f} s, build "
       "{}.\n"
-      "Other programs took {:.0f} % of the processors.\n{}. Model {} ({} parameters).",
+      "The run did not get {:.0f} % of the processor time that it asked for.\n"
+      "{}. Model {} ({} parameters).",
       options.backend, options.model, options.quick ? " --quick" : "", threads, wall_s, build_id(),
-      100 * other_load, machine_name(), model.name, model.parameters());
+      100 * loss, machine_name(), model.name, model.parameters());
 }
 
 }  // namespace
@@ -293,23 +259,24 @@ void calibrate(const CalibrateOptions& options) {
   if (out.extension() != ".yaml") throw SpecError("--out " + out.string() + " must end in .yaml");
   if (!out.parent_path().empty()) std::filesystem::create_directories(out.parent_path());
 
-  const OtherLoad load;
+  const std::optional<ProcessorTimes> began = processor_times();
   const auto started = std::chrono::steady_clock::now();
   const auto target =
       make_calibration(options.backend, model, options.lora, threads, options.quick);
   const CalibrationSamples samples = measure(target.get(), options.quick, options.stop);
   const CalibrationFit fit = fit_calibration(samples);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - started;
+  const std::optional<ProcessorTimes> ended = processor_times();
 
   fmt::print("{}", fit_table(samples, fit));
-  const double other_load = load.share();
-  if (other_load > kDisturbed) {
+  const double loss = began && ended ? processor_share(*began, *ended).loss() : 0;
+  if (loss > kMostLoss) {
     fmt::print(
-        "warning: other programs took {:.0f} % of the processors; calibrate again on an idle "
-        "machine\n",
-        100 * other_load);
+        "warning: others took {:.0f} % of the processor time that it asked for; calibrate again on "
+        "an idle machine\n",
+        100 * loss);
   }
-  const std::string heading = heading_of(model, options, threads, wall.count(), other_load);
+  const std::string heading = heading_of(model, options, threads, wall.count(), loss);
   const std::string stem = out.stem().string();
   save_text(out,
             profile_yaml(profile_of(model, options, threads, stem, fit), fit.placement, heading));

@@ -1,5 +1,6 @@
 #include "engine/core/config_node.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -8,19 +9,66 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 namespace servelab {
 namespace {
 
-constexpr std::uintmax_t kMostYamlBytes = std::uintmax_t{16} << 20;  // parsed, 100 times as much
+constexpr std::uintmax_t kMostYamlBytes = std::uintmax_t{16} << 20;
 
 constexpr int kMaxDepth = 64;
 constexpr int kMaxNodes = 1'000'000;  // aliases can blow a small file up
+constexpr const char* kTooDeep = "nested deeper than 64 levels";
+constexpr const char* kTooMany = "more than a million values";
 
 SourceMark mark_of(const YAML::Mark& mark, const std::string& file) {
   if (mark.is_null()) return {file, 0, 0};
   return {file, mark.line + 1, mark.column + 1};
+}
+
+// Reads through a text before any of it is kept, which takes hundreds of bytes a value.
+class LimitCheck final : public YAML::EventHandler {
+ public:
+  explicit LimitCheck(const std::string& file) : file_(file) {}
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { count(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { count(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                const std::string&) override {
+    count(mark);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    enter(mark);
+  }
+  void OnSequenceEnd() override { --depth_; }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    enter(mark);
+  }
+  void OnMapEnd() override { --depth_; }
+
+ private:
+  void count(const YAML::Mark& mark) {
+    if (++values_ > kMaxNodes) throw SpecError(mark_of(mark, file_), kTooMany);
+  }
+  void enter(const YAML::Mark& mark) {
+    count(mark);
+    if (++depth_ > kMaxDepth + 1) throw SpecError(mark_of(mark, file_), kTooDeep);
+  }
+  const std::string& file_;
+  int values_ = 0;
+  int depth_ = 0;
+};
+
+void check_limits(const std::string& text, const std::string& file) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  LimitCheck check(file);
+  while (parser.HandleNextDocument(check)) {
+  }
 }
 
 // What is being parsed.
@@ -57,8 +105,8 @@ ConfigNode convert(const YAML::Node& yaml, Source* source, int depth) {
   const std::string& file = source->file;
   ConfigNode node;
   node.mark = mark_of(yaml.Mark(), file);
-  if (depth > kMaxDepth) throw SpecError(node.mark, "nested deeper than 64 levels");
-  if (++source->nodes > kMaxNodes) throw SpecError(node.mark, "more than a million values");
+  if (depth > kMaxDepth) throw SpecError(node.mark, kTooDeep);
+  if (++source->nodes > kMaxNodes) throw SpecError(node.mark, kTooMany);
   switch (yaml.Type()) {
     case YAML::NodeType::Undefined:
       break;
@@ -74,14 +122,15 @@ ConfigNode convert(const YAML::Node& yaml, Source* source, int depth) {
       node.kind = ConfigNode::Kind::kList;
       for (const YAML::Node& item : yaml) node.items.push_back(convert(item, source, depth + 1));
       break;
-    case YAML::NodeType::Map:
+    case YAML::NodeType::Map: {
       node.kind = ConfigNode::Kind::kMap;
+      std::unordered_set<std::string_view> keys;
       for (const auto& member : yaml) {
         const YAML::Node& key = member.first;
         const YAML::Node& value = member.second;
         const SourceMark at = mark_of(key.Mark(), file);
         if (!key.IsScalar()) throw SpecError(at, "a key must be plain text");
-        if (node.find(key.Scalar()) != nullptr) {
+        if (!keys.insert(key.Scalar()).second) {
           throw SpecError(at, "key '" + key.Scalar() + "' is given twice");
         }
         ConfigNode child = convert(value, source, depth + 1);
@@ -89,6 +138,7 @@ ConfigNode convert(const YAML::Node& yaml, Source* source, int depth) {
         node.members.push_back({key.Scalar(), std::move(child)});
       }
       break;
+    }
   }
   return node;
 }
@@ -254,6 +304,7 @@ void merge_over(ConfigNode* base, const ConfigNode& over) {
 
 ConfigNode parse_yaml(const std::string& text, const std::string& name_for_errors) {
   try {
+    check_limits(text, name_for_errors);
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) {
       throw SpecError(mark_of(documents[1].Mark(), name_for_errors),

@@ -80,8 +80,7 @@ nlohmann::json units_json(const Deployment& deployment) {
 
 std::string version_text() { return "0.1.0"; }
 
-std::string context_json(const RunRecord& record, double wall_s, const std::string& device,
-                         const std::string& kernels) {
+std::string context_json(const RunRecord& record, double wall_s, const RanOn& ran_on) {
   utsname system{};
   uname(&system);
   nlohmann::json json;
@@ -93,8 +92,9 @@ std::string context_json(const RunRecord& record, double wall_s, const std::stri
   json["system"] = std::string(system.sysname) + " " + system.release + " " + system.machine;
   json["processor"] = processor_name();
   json["processors"] = sysconf(_SC_NPROCESSORS_ONLN);
-  if (!device.empty()) json["device"] = device;
-  if (!kernels.empty()) json["kernels"] = kernels;
+  if (!ran_on.device.empty()) json["device"] = ran_on.device;
+  if (!ran_on.kernels.empty()) json["kernels"] = ran_on.kernels;
+  if (ran_on.processor_loss) json["processor_loss"] = *ran_on.processor_loss;
   json["written"] = utc_now();
   json["wall_s"] = wall_s;
   json["decisions_wall_s"] = to_seconds(record.cluster.decision_wall_time);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "engine/core/config_node.h"
 #include "engine/model/model_config.h"
 #include "engine/record/point_file.h"
+#include "engine/run/processor_share.h"
 #include "engine/serve/cluster.h"
 #include "engine/serve/policy.h"
 #include "engine/spec/spec.h"
@@ -83,10 +85,11 @@ struct PointResult {
   RunRecord record;
   Summary summary;
   double wall_s = 0;
+  std::optional<ProcessorShare> processor;  // in wall-clock time, where the system says
 };
 
 // Whether a point is INVALID because of the machine that it ran on at that moment, and not of what
-// its settings ask for: the load generator lagged, or memory was short.
+// its settings ask for: the load generator lagged, memory was short, or others took the processor.
 bool is_of_machine(const std::string& reasons);
 
 // Whether a backend really computes, in wall-clock time: its points run one at a time.
@@ -94,9 +97,11 @@ bool is_real(const std::string& backend);
 
 // Runs a point on its backend. A model and adapters that do not fit the device make an INVALID
 // record, as such points belong to some figures. `group` is the processes for points that take
-// several devices; null: they are threads here. Throws InvariantError for a broken technique.
-PointResult run_point(const PointSettings& settings, const Workload& workload,
-                      ranks::RankGroup* group = nullptr);
+// several devices; null: they are threads here. `processor` tells what a run in wall-clock time
+// got. Throws InvariantError for a broken technique.
+PointResult run_point(
+    const PointSettings& settings, const Workload& workload, ranks::RankGroup* group = nullptr,
+    const ProcessorReader& processor = [] { return processor_times(); });
 
 // Runs the point again in virtual time, its events delivered when `original` says (from a run on a
 // real backend). Throws SpecError where the run cannot follow them.

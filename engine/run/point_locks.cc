@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/core/check.h"
+#include "engine/core/threads.h"
 #include "engine/record/atomic_file.h"
 
 namespace servelab {
@@ -192,7 +193,9 @@ void PointLocks::start() {
     throw SpecError(own_path_ + ": cannot be written: " + system_reason(error));
   }
   own_inode_ = status.st_ino;
-  beats_ = std::thread([this] { beat(); });
+  beats_ = std::move(start_threads(
+                         1, [this](int) { beat(); }, [] {})
+                         .front());
 }
 
 void PointLocks::beat() {

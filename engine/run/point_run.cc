@@ -181,7 +181,8 @@ CostModels cost_models(const PointSettings& settings) {
 
 bool is_of_machine(const std::string& reasons) {
   return reasons.find("the load generator lagged: ") != std::string::npos ||
-         reasons.find("out of memory: ") != std::string::npos;
+         reasons.find("out of memory: ") != std::string::npos ||
+         reasons.find(kDisturbance) != std::string::npos;
 }
 
 bool is_real(const std::string& backend) {
@@ -190,7 +191,7 @@ bool is_real(const std::string& backend) {
 }
 
 PointResult run_point(const PointSettings& settings, const Workload& workload,
-                      ranks::RankGroup* group) {
+                      ranks::RankGroup* group, const ProcessorReader& processor) {
   const auto started = std::chrono::steady_clock::now();
   PointResult result;
   result.record.options = recorder_options(settings);
@@ -201,7 +202,17 @@ PointResult run_point(const PointSettings& settings, const Workload& workload,
   if (is_real(settings.backend)) {
     const RealRun run =
         open_real_run(settings, workload, &costs({}, settings.cluster.tensor_parallel), group);
+    const std::optional<ProcessorTimes> began = processor();
     run_cluster(settings, workload, costs, run.backend.get(), run.timeline.get(), &result.record);
+    const std::optional<ProcessorTimes> ended = processor();
+    if (began && ended) result.processor = processor_share(*began, *ended);
+    if (result.processor && group != nullptr) {
+      result.processor->waited_s = 0;  // the group's own processes may be what was waited for
+    }
+    if (result.processor) {
+      const std::string why = disturbance(*result.processor, settings.runtime.max_processor_loss);
+      if (!why.empty()) result.record.invalid_reasons.push_back(why);
+    }
   } else {
     VirtualTimeline timeline;
     const BackendKind& kind = *settings.runtime.backends.at(settings.backend);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/core/digest.h"
+#include "engine/core/threads.h"
 #include "engine/record/atomic_file.h"
 #include "engine/record/build_id.h"
 #include "engine/record/collected_file.h"
@@ -132,9 +133,12 @@ class SpecRun {
   void run_phase(std::vector<Task> tasks, std::size_t jobs) {
     while (!tasks.empty() && !stopping() && !is_out_of_time_) {
       next_task_ = 0;
+      const auto more = static_cast<int>(std::min(jobs, tasks.size())) - 1;
       std::vector<std::thread> threads;
-      for (std::size_t i = 1; i < std::min(jobs, tasks.size()); ++i) {
-        threads.emplace_back([this, &tasks] { work(tasks); });
+      try {
+        threads = start_threads(
+            more, [this, &tasks](int) { work(tasks); }, [] {});
+      } catch (const MachineError&) {  // those that there was room for have done it all
       }
       work(tasks);
       for (std::thread& thread : threads) thread.join();
@@ -162,6 +166,8 @@ class SpecRun {
         save_failed_ = true;
         if (!save_error_) save_error_ = error.what();
         return;
+      } catch (const MachineError& error) {
+        fail(task, &news, error.what(), false);
       } catch (const SpecError& error) {
         fail(task, &news, error.what(), true);
       } catch (const std::bad_alloc&) {
@@ -347,8 +353,9 @@ class SpecRun {
         point_identity(spec_.id, spec_.positions[task.position], settings, *built);
     identity.key = row->key;
     identity.effective = canonical_json(effective);
-    identity.context = context_json(result.record, result.wall_s,
-                                    device_name(settings, options_.ranks), kernels_name(settings));
+    RanOn ran_on{device_name(settings, options_.ranks), kernels_name(settings), {}};
+    if (result.processor) ran_on.processor_loss = result.processor->loss();
+    identity.context = context_json(result.record, result.wall_s, ran_on);
     const std::vector<std::byte> bytes = point_file(identity, built->workload, result.record,
                                                     result.summary, &row->point.content_digest);
     if (!locks_.is_still_mine(row->key)) return false;

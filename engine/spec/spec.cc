@@ -255,6 +255,11 @@ void RuntimeSection::fields(ParamFields& f) {
   f.add("max_arrival_lag_s", &max_arrival_lag_s,
         "a request that enters later than this after its scheduled time makes a run INVALID")
       .range(1e-6, 1e6);
+  f.add("max_processor_loss", &max_processor_loss,
+        "a run in wall-clock time that did not get a larger share than this of the processor time "
+        "that it asked for, because others did, is INVALID, and computed again by the next run; "
+        "1: any share")
+      .range(0, 1);
   host_lora.fields(f);
   for (const auto& [name, backend] : backends) backend->fields(f);
 }

@@ -78,6 +78,7 @@ struct RuntimeSection {
   double top_p = 1;
   bool measure_parts = false;
   double max_arrival_lag_s = 0.1;
+  double max_processor_loss = 0.1;
   HostLoraSection host_lora;
   // Every registered backend by its name, with its own settings. Copies share them.
   std::map<std::string, std::shared_ptr<BackendKind>> backends;

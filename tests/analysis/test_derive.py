@@ -21,7 +21,6 @@ def test_summaries_follow_from_datasets(tmp_path: Path, cluster) -> None:
     assert count == 2 * len(TECHNIQUES)
     for index in range(count):
         point = results.point(index)
-        assert derive.problems(point) == [], results.columns["technique"][index]
-        assert derive.not_derived(point) == []
+        assert derive.check(point) == ([], []), results.columns["technique"][index]
         exact = derive.derive(point).exact
         assert len(exact) > 40 and exact["requests_finished"] > 0

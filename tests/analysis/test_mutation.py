@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -37,3 +38,16 @@ def test_what_does_not_fit_is_named(tmp_path):
     listed.write_text("- {file: f.cc, fault: a, was: b, is: c, tests: d, test: e}\n")
     with pytest.raises(mutate.ListError, match="unknown test"):
         mutate.load_faults(listed)
+
+
+def test_results_are_gone_on_from(tmp_path):
+    results = tmp_path / "mutation.json"
+    assert mutate.noticed_in(results) == {}
+    first, second = (mutate.Fault("f.cc", name, "a", "b", "T*") for name in ("first", "second"))
+    rows = [{"result": result, "commit": "c", "planted": mutate.asdict(fault)}
+            for fault, result in [(first, "noticed"), (second, "survived")]]
+    results.write_text(json.dumps(rows))
+    assert mutate.noticed_in(results) == {first: rows[0]}
+    results.write_text('[{"result": "noticed"}]')
+    with pytest.raises(mutate.ListError, match="mutation.json: holds no results to go on from"):
+        mutate.noticed_in(results)

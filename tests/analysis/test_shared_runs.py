@@ -1,11 +1,13 @@
-"""Several runs on one folder, and runs that are killed: nothing is lost, and nothing differs."""
+"""Several runs on one folder, runs that are killed, and what a machine has no room for: nothing is
+lost, and nothing differs."""
 from __future__ import annotations
 
 import os
 import random
-import signal
+import re
+import resource
 import subprocess
-import time
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,22 +19,13 @@ from analysis import draw
 from analysis.export import cli as export
 from analysis.point import Point
 
-# SERVELAB_SWEEP=50 for the whole sweep; CI looks at a few.
-TRIES = int(os.environ.get("SERVELAB_SWEEP", "2"))
-MANY = {**SPEC, "seeds": 6, "techniques": ["slora", "dlora", "peft"],
-        "workload": {**SPEC["workload"], "requests": 1500}}
+sys.path.insert(0, str(ROOT / "tests"))
+import kill_sweep  # noqa: E402
 
 
 def digests(folder: Path) -> dict[str, str]:
     return {path.stem: Point(path, "").attribute("content_digest")
             for path in folder.rglob("points/*.h5")}
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory) -> Path:
-    at = tmp_path_factory.mktemp("alone")
-    run(at, MANY, "many")
-    return at
 
 
 def start(spec: Path, out: Path, *more: str) -> subprocess.Popen[str]:
@@ -41,33 +34,50 @@ def start(spec: Path, out: Path, *more: str) -> subprocess.Popen[str]:
 
 
 @needs_servelab
-@pytest.mark.parametrize("number", range(TRIES))
-def test_runs_that_share_a_folder_make_the_same(alone: Path, tmp_path: Path, number: int) -> None:
-    """Two to four at once, of which some are killed; the rest finish."""
-    rng, spec, computed = random.Random(number), alone / "many.yaml", 0
-    runs = [start(spec, tmp_path) for _ in range(rng.randint(2, 4))]
-    victims = runs[1:] if number % 2 else []
-    for victim in victims:
-        time.sleep(rng.uniform(0, 0.3))
-        victim.send_signal(signal.SIGKILL)
-    for one in runs:
-        out, err = one.communicate(timeout=300)
-        if one in victims and one.returncode == -signal.SIGKILL:
-            continue
-        assert one.returncode == 0, err
-        computed += int(out.split(" points: ")[1].split(" run")[0])
-    assert digests(tmp_path) == digests(alone / "results")
-    assert (tmp_path / "many/collected.h5").read_bytes() == \
-        (alone / "results/many/collected.h5").read_bytes()
-    if not victims:
-        assert computed == 18  # nothing twice
+def test_runs_that_share_a_folder_compute_each_point_once(tmp_path: Path) -> None:
+    folder = kill_sweep.Folder(tmp_path)
+    folder.begin("together")
+    runs = [folder.start(folder.out) for _ in range(3)]
+    said = [folder.done(one) for one in runs]
+    assert sum(int(text.split(" points: ")[1].split(" run")[0]) for text in said) == \
+        kill_sweep.POINTS
+    counts = kill_sweep.Counts()
+    folder.end(counts)
+    assert counts.compared == kill_sweep.POINTS and counts.bad == 0
+
+
+@needs_servelab
+def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
+    """A few of tests/kill_sweep.py; Slurm's are in tests/executors."""
+    folder = kill_sweep.Folder(tmp_path)
+    for kind, kills in {"local": 5, "shared": 6, "tasks": 6}.items():
+        counts = kill_sweep.KINDS[kind](folder, random.Random(kind), kills)
+        assert counts.kills >= kills and counts.bad == 0, f"{kind}: {counts.text()}"
+
+
+@pytest.mark.parametrize("spoil, what", [
+    (lambda path: path.unlink(), "gone"),
+    (lambda path: path.with_suffix(".new").write_bytes(path.read_bytes())
+     and path.with_suffix(".new").rename(path), "again")])
+def test_a_point_that_is_gone_or_new_is_counted(tmp_path: Path, spoil, what: str) -> None:
+    points = tmp_path / "cut/sweep/points"
+    points.mkdir(parents=True)
+    (points / "a.h5").write_bytes(b"a")
+    folder = kill_sweep.Folder.__new__(kill_sweep.Folder)
+    folder.work, counts = tmp_path, kill_sweep.Counts()
+    folder.begin("cut")
+    assert folder.look(counts) == 1 and counts.bad == 0
+    spoil(points / "a.h5")
+    folder.look(counts)
+    assert getattr(counts, what) == counts.bad == 1
 
 
 @needs_servelab
 def test_a_point_that_the_machine_spoilt_is_tried_again(tmp_path: Path) -> None:
     """A generator that lagged is no finding about the technique."""
     spec = {**yaml.safe_load((ROOT / "experiments/smoke/cpu.yaml").read_text()),
-            "runtime": {"max_arrival_lag_s": 1e-6}, "techniques": ["slora"]}
+            "runtime": {"max_arrival_lag_s": 1e-6, "max_processor_loss": 1},
+            "techniques": ["slora"]}
     spec["workload"]["requests"] = 10
     (tmp_path / "lag.yaml").write_text(yaml.safe_dump(spec).replace("1.0e-06", "0.000001"))
     said = []
@@ -84,6 +94,26 @@ def test_a_point_that_the_machine_spoilt_is_tried_again(tmp_path: Path) -> None:
 
 
 @needs_servelab
+def test_threads_that_there_is_no_room_for_are_one_line(tmp_path: Path) -> None:
+    spec = {**yaml.safe_load((ROOT / "experiments/smoke/cpu.yaml").read_text()),
+            "runtime": {"threads": 1024}, "techniques": ["slora"]}
+    (tmp_path / "many.yaml").write_text(yaml.safe_dump(spec))
+
+    def leave_room_for_half() -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20))
+        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+
+    done = subprocess.run([SERVELAB, "run", tmp_path / "many.yaml", "--out", tmp_path / "out"],
+                          cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+                          preexec_fn=leave_room_for_half)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert re.search(r"error: many \[slora seed=0\]: no room for thread \d+ of 1023 \(",
+                     done.stderr), done.stderr
+    assert "1 points: 0 run, 0 cached, 1 FAILED" in done.stdout
+    assert not list((tmp_path / "out/many/points").iterdir())
+
+
+@needs_servelab
 def test_what_is_invalid_by_itself_is_not_tried_again(tmp_path: Path) -> None:
     spec = {**SPEC, "hardware": "a10g-24g", "model": "llama-2-70b"}
     (tmp_path / "large.yaml").write_text(yaml.safe_dump(spec))
@@ -96,7 +126,7 @@ def test_what_is_invalid_by_itself_is_not_tried_again(tmp_path: Path) -> None:
 
 
 @needs_servelab
-def test_a_pipe_among_the_points_is_not_waited_for(alone: Path, tmp_path: Path) -> None:
+def test_a_pipe_among_the_points_is_not_waited_for(tmp_path: Path) -> None:
     run(tmp_path, SPEC, "one")
     point = next((tmp_path / "results/one/points").glob("*.h5"))
     before = digests(tmp_path)

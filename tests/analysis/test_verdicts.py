@@ -90,6 +90,19 @@ def test_bounds(results_root, compare, published, expected):
     assert found.verdict == expected
 
 
+@pytest.mark.parametrize("compare, low, value, high, expected", [
+    ("near", 2.19, 2.199, 2.21, "reproduced"), ("near", 2.19, 2.201, 2.21, "same direction"),
+    ("near", 1.79, 1.801, 1.81, "reproduced"), ("near", 1.79, 1.799, 1.81, "same direction"),
+    ("near", 1.99, 2.3, 2.31, "reproduced"), ("near", 2.01, 2.3, 2.31, "same direction"),
+    # the end of the interval that is kinder to the claim, and 10 % of 2
+    ("at-least", 1.0, 1.5, 1.801, "reproduced"), ("at-least", 1.0, 1.5, 1.799, "not reproduced"),
+    ("at-most", 2.199, 2.5, 3.0, "reproduced"), ("at-most", 2.201, 2.5, 3.0, "not reproduced"),
+])
+def test_both_sides_of_each_edge(compare, low, value, high, expected):
+    found = verdicts._compared(claim(compare=compare), Estimate(value, low, high, 5))
+    assert found[0] == expected
+
+
 def test_never_worse_looks_at_the_interval_of_every_position(results_root):
     spec = Spec(results_root, "p/f")
     # the larger mean is uncertain, the smaller one is worse beyond doubt

@@ -34,7 +34,8 @@ constexpr const char* kModel =
 std::string spec_text(int tensor_parallel, int requests) {
   return "title: test\nmodel: wide\nhardware: little\nbackend: cuda\ncluster: {tensor_parallel: " +
          std::to_string(tensor_parallel) +
-         "}\nlora: {targets: [q, k, v, o]}\nruntime: {max_arrival_lag_s: 1000}\n"
+         "}\nlora: {targets: [q, k, v, o]}\n"
+         "runtime: {max_arrival_lag_s: 1000, max_processor_loss: 1}\n"
          "engine: {max_batch: 8, max_batch_tokens: 64, adapter_slots: 3}\nworkload:\n  requests: " +
          std::to_string(requests) +
          "\n  adapters: {count: 5, ranks: [4, 8]}\n  arrivals: {process: poisson, rate: 100}\n"

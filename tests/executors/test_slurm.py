@@ -6,19 +6,18 @@ import contextlib
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Iterator
 
 import h5py
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = map(str, Path(__file__).resolve().parents[:2])
 
+import kill_sweep  # noqa: E402
 import slurm_cluster  # noqa: E402
 from slurm_cluster import Cluster, wait_until  # noqa: E402
 
@@ -105,19 +104,6 @@ class Sweep:
         for log in (self.folder / out).glob("sweep/jobs/*/logs/*.out"):
             counts.update(re.findall(r"^sweep \d+/\d+ ([0-9a-f]{16}) ", log.read_text(), re.M))
         return counts
-
-    def workers(self, out: str) -> list[int]:
-        """Process ids of the tasks that compute points of this output."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = path.read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            if len(words) > 2 and words[0] == str(SERVELAB) and words[1] == "work" and words[
-                    2].startswith(str(self.folder / out) + "/"):
-                found.append(int(path.parent.name))
-        return found
 
     def expect_equal(self, one: str, other: str) -> None:
         assert self.digests(one) == self.digests(other)
@@ -300,41 +286,7 @@ def test_what_sbatch_does_not_take_is_one_line(sweep):
     assert not list((here.folder / "out/sweep/jobs").iterdir())
 
 
-def test_killed_at_20_random_moments_nothing_is_lost_or_different(sweep):
-    """Tasks are killed one by one, in sweeps of 200 points; each sweep is handed out again until it
-    is whole."""
-    here = sweep(200, 1500)
-    here.run("whole")
-    moments = random.Random(20)
-    deadline = time.monotonic() + 170
-    killed = killed_midway = sweeps = 0
-    while killed < 20:
-        sweeps += 1
-        out = f"cut{sweeps}"
-        for _ in range(10):
-            waiting = here.start(out, "--executor", "slurm", "--points-per-task", "20", "--wait",
-                                 "-q")
-            while killed < 20 and waiting.poll() is None:
-                assert time.monotonic() < deadline, f"{killed} kills; {here.cluster.queue()}"
-                time.sleep(moments.uniform(0.05, 0.5))
-                victims = here.workers(out)
-                if not victims:
-                    continue
-                before = len(here.points(out))
-                try:
-                    os.kill(moments.choice(victims), signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-                killed += 1
-                killed_midway += before < 200
-            stdout, stderr = waiting.communicate(timeout=120)
-            if waiting.returncode == 0:
-                break
-            assert waiting.returncode == 75, stdout + stderr
-        assert waiting.returncode == 0
-        here.expect_equal("whole", out)
-        # A point that was saved but whose line was not yet written is in no log.
-        counts = here.computed(out)
-        assert max(counts.values()) == 1 and len(counts) >= 200 - killed
-        shutil.rmtree(here.folder / out)
-    assert killed == 20 and killed_midway >= 15
+def test_killed_at_20_random_moments_nothing_is_lost_or_different(cluster, tmp_path):
+    folder = kill_sweep.Folder(tmp_path)
+    counts = kill_sweep.on_cluster(cluster, folder, random.Random(20), 20)
+    assert counts.kills == 20 and counts.midway >= 15 and counts.bad == 0, counts.text()

@@ -31,7 +31,7 @@ model: wide
 hardware: little
 backend: cuda
 cluster: {tensor_parallel: 2}
-runtime: {max_arrival_lag_s: 1000}
+runtime: {max_arrival_lag_s: 1000, max_processor_loss: 1}
 engine: {max_batch: 8, max_batch_tokens: 64, adapter_slots: 3}
 workload:
   requests: 8

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzzers and runs each for some seconds: tests/fuzz/run.sh [seconds each, default 30].
-# What reads results in Python has no coverage to follow, and runs three times as long
-# (tests/fuzz/readers.py), from the seed $FUZZ_SEED (default 0).
+# What reads results in Python has no coverage to follow: it runs three times as long, and tries 300
+# inputs at least, 80 s of one core (tests/fuzz/readers.py), from the seed $FUZZ_SEED (default 0).
 # A finding ends it with the failing input kept in $BUILD/findings. Variables: BUILD (default
 # build-fuzz), CXX (default clang++).
 set -euo pipefail
@@ -39,7 +39,7 @@ for fuzzer in "${fuzzers[@]}"; do
   pids+=($!)
 done
 "$here/../../.venv/bin/python" "$here/readers.py" --seconds $((3 * seconds)) \
-  --first "${FUZZ_SEED:-0}" >"$build/readers.log" 2>&1 &
+  --least 300 --first "${FUZZ_SEED:-0}" >"$build/readers.log" 2>&1 &
 readers=$!
 pids+=($!)
 failed=0

@@ -1,12 +1,13 @@
 """Plants the faults of faults.yaml, one at a time, in a copy of the tree, and says which the tests
 notice: `make mutate`.
 
-    .venv/bin/python tests/mutation/mutate.py [--only TEXT] [--seed N --count N] [--jobs N]
+    .venv/bin/python tests/mutation/mutate.py [--only TEXT] [--seed N --count N] [--resume]
 
 The copy is the last commit, built beside it with the compiler cache. A fault is noticed when its
 tests fail, end their process, or take ten times as long as without it; one that does not compile is
-a mistake of the list. Exit codes: 0; 1 when fewer than 95 % are noticed; 2 for a list that does not
-fit the tree.
+a mistake of the list. Each result goes into --out as it comes, with its commit; --resume tries only
+what is not noticed there, or stands otherwise in the list now. Exit codes: 0; 1 when fewer than
+95 % are noticed; 2 for a list that does not fit the tree.
 """
 from __future__ import annotations
 
@@ -14,17 +15,18 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).with_name("faults.yaml")
-PROGRAMS = ("servelab_tests", "servelab_conformance_tests")
+PROGRAMS = ("servelab_tests", "servelab_conformance_tests", "kernels/servelab_kernel_tests")
 ENOUGH = 0.95
 LONGEST_S = 900  # of a test run
 
@@ -86,7 +88,9 @@ class Tree:
         self.run(["git", "reset", "-q", "--hard", "FETCH_HEAD"])
         if not (venv := self.root / ".venv").exists():
             venv.symlink_to(ROOT / ".venv")
-        self.run(["cmake", "-S", ".", "-B", str(self.build), "-DSERVELAB_CUDA=OFF"])
+        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+        self.run(["cmake", "-S", ".", "-B", str(self.build), "-DSERVELAB_CUDA=OFF",
+                  *(generator if not self.build.exists() else [])])
         if (failed := self.make()) is not None:
             raise ListError(f"the tree does not build without a fault: {failed}")
 
@@ -98,8 +102,8 @@ class Tree:
         """Builds; the compiler's first error, or None."""
         done = subprocess.run(
             ["cmake", "--build", str(self.build), "-j", str(self.jobs), "--target", "servelab",
-             *PROGRAMS], cwd=self.root, env=self.environment, capture_output=True, text=True,
-            check=False)
+             *(Path(name).name for name in PROGRAMS)], cwd=self.root, env=self.environment,
+            capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return None
         errors = [line for line in done.stdout.splitlines() if "error" in line]
@@ -122,6 +126,10 @@ class Tree:
             if done.returncode != 0:
                 return True
         return False
+
+    def commit(self) -> str:
+        return subprocess.run(["git", "rev-parse", "HEAD"], cwd=self.root, check=True,
+                              capture_output=True, text=True).stdout.strip()
 
     def check(self, faults: list[Fault]) -> None:
         """That their tests pass without a fault, and how long they take."""
@@ -153,6 +161,17 @@ def chosen(faults: list[Fault], options: argparse.Namespace) -> list[Fault]:
     return found
 
 
+def noticed_in(path: Path) -> dict[Fault, dict]:
+    """The rows of results whose faults were noticed, by fault; none where there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return {Fault(**row["planted"]): row for row in rows if row["result"] == "noticed"}
+    except (ValueError, TypeError, KeyError) as problem:
+        raise ListError(f"{path}: holds no results to go on from: {problem!r}") from problem
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="faults whose file or name holds this")
@@ -160,22 +179,26 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=0, help="so many of them, drawn; 0: all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--tree", type=Path, default=ROOT / "build" / "mutation")
+    parser.add_argument("--resume", action="store_true", help="leave out what --out has as noticed")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutation.json")
     options = parser.parse_args()
     try:
         faults = chosen(load_faults(), options)
         for fault in faults:
             fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))
+        done = noticed_in(options.out) if options.resume else {}
+        rows = [done[fault] for fault in faults if fault in done]
+        others = [row for fault, row in done.items() if fault not in faults]
         tree = Tree(options.tree, options.jobs)
         tree.prepare()
-        tree.check(faults)
-        rows = []
-        for number, fault in enumerate(faults, 1):
+        commit = tree.commit()
+        left = [fault for fault in faults if fault not in done]
+        tree.check(left)
+        for fault in left:
             result = tree.try_out(fault)
-            rows.append({"file": fault.file, "fault": fault.fault, "result": result,
-                         "reason": fault.survives})
-            print(f"{number}/{len(faults)} {result:9} {fault.file}: {fault.fault}", flush=True)
-            options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            rows.append({"result": result, "commit": commit, "planted": asdict(fault)})
+            print(f"{len(rows)}/{len(faults)} {result:9} {fault.file}: {fault.fault}", flush=True)
+            options.out.write_text(json.dumps(others + rows, indent=1) + "\n", encoding="utf-8")
     except (ListError, subprocess.CalledProcessError) as problem:
         print(f"mutate: {problem}", file=sys.stderr)
         return 2
@@ -183,8 +206,9 @@ def main() -> int:
     print(f"{noticed} of {len(rows)} noticed")
     for row in rows:
         if row["result"] == "survived":
-            print(f"  survived: {row['file']}: {row['fault']}"
-                  + (f" ({row['reason']})" if row["reason"] else ""))
+            planted = row["planted"]
+            print(f"  survived: {planted['file']}: {planted['fault']}"
+                  + (f" ({planted['survives']})" if planted["survives"] else ""))
     return 0 if noticed >= ENOUGH * len(rows) else 1
 
 

@@ -19,7 +19,7 @@ using ::testing::MatchesRegex;
 
 constexpr const char* kHead =
     "title: test\nmodel: tiny-15m\nhardware: cpu-uncalibrated\nbackend: cpu\n"
-    "runtime: {max_arrival_lag_s: 10}\n"
+    "runtime: {max_arrival_lag_s: 10, max_processor_loss: 1}\n"
     "engine: {max_batch: 8, adapter_slots: 4}\n"
     "workload:\n"
     "  requests: 30\n"

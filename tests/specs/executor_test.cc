@@ -7,9 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <random>
 #include <sstream>
-#include <thread>
 
 #include "tests/support/program.h"
 
@@ -47,14 +45,6 @@ class Executors : public ::testing::Test {
       newest = std::max(newest, job.path().string());
     }
     return newest;
-  }
-  std::size_t points_in(const std::string& out) const {
-    std::size_t count = 0;
-    std::error_code none;
-    for (const auto& entry : fs::directory_iterator(folder_ / (out + "/sweep/points"), none)) {
-      count += entry.path().extension() == ".h5" ? 1 : 0;
-    }
-    return count;
   }
   void expect_equal(const std::string& a, const std::string& b) const {
     EXPECT_EQ(test::digests(folder_ / a), test::digests(folder_ / b));
@@ -234,45 +224,6 @@ TEST_F(Executors, FailedPointIsTold) {
   const ProgramResult result = work(job, 0);
   EXPECT_EQ(result.code, 2);
   EXPECT_FALSE(fs::is_empty(job + "/failed"));
-}
-
-// The whole matter: 20 moments of a sweep of 60 points, of runs and of tasks in turn.
-TEST_F(Executors, KilledAt20RandomMomentsNothingIsLostOrDifferent) {
-  const std::string spec = this->spec(60, 100);
-  const auto began = std::chrono::steady_clock::now();
-  ASSERT_EQ(run_program(run(spec, "whole")).code, 0);
-  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
-  std::mt19937 random(20);
-  std::size_t kept = 0;
-  for (int kill = 0; kill < 20; ++kill) {
-    fs::remove_all(folder_ / "cut");
-    const bool is_task = kill % 2 == 1;
-    const std::string job = is_task ? emit(spec, "cut", 30) : "";
-    std::vector<std::unique_ptr<Program>> victims;
-    if (is_task) {
-      for (const char* task : {"0", "1"}) {
-        victims.push_back(
-            std::make_unique<Program>(std::vector<std::string>{"work", job, task, "-j", "2"}));
-      }
-    } else {
-      victims.push_back(std::make_unique<Program>(run(spec, "cut")));
-    }
-    const double moment = wall.count() * (static_cast<double>(random() % 1000) / 1000);
-    std::this_thread::sleep_for(std::chrono::duration<double>(moment));
-    for (const auto& victim : victims) victim->signal(SIGKILL);
-    for (const auto& victim : victims) victim->wait();
-    const std::size_t before =
-        fs::exists(folder_ / "cut/sweep/points") ? test::digests(folder_ / "cut").size() : 0;
-    kept += before;
-    const ProgramResult again = run_program(run(spec, "cut"));
-    EXPECT_EQ(again.code, 0) << again.err;
-    EXPECT_THAT(again.out, HasSubstr(std::to_string(60 - before) + " run, " +
-                                     std::to_string(before) + " cached"));
-    expect_equal("whole", "cut");
-    if (HasFailure()) break;
-  }
-  EXPECT_GT(kept, 60u);
-  EXPECT_LT(kept, 20u * 60u);
 }
 
 TEST_F(Executors, WhatDoesNotGoTogetherIsOneLine) {

@@ -37,9 +37,11 @@ constexpr const char* kHead =
 class HostLoraRun : public ::testing::Test {
  protected:
   std::string spec(const std::string& runtime, int requests = 40) const {
-    return folder_.file("workers.yaml",
-                        std::string(kHead) + "  requests: " + std::to_string(requests) +
-                            "\nruntime: {max_arrival_lag_s: 30, threads: 1, " + runtime + "}\n");
+    return folder_.file(
+        "workers.yaml",
+        std::string(kHead) + "  requests: " + std::to_string(requests) +
+            "\nruntime: {max_arrival_lag_s: 30, max_processor_loss: 1, threads: 1, " + runtime +
+            "}\n");
   }
   std::vector<std::string> run(const std::string& file) const {
     return {"run", file, "--out", folder_ / "out"};
@@ -72,7 +74,8 @@ TEST_F(HostLoraRun, EveryWayServesEveryRequest) {
   const ProgramResult result = run_program(run(folder_.file(
       "workers.yaml", std::string(kHead) +
                           "  requests: 40\n"
-                          "runtime: {max_arrival_lag_s: 30, threads: 1, host_lora_workers: 2, "
+                          "runtime: {max_arrival_lag_s: 30, max_processor_loss: 1, threads: 1, "
+                          "host_lora_workers: 2, "
                           "host_lora_shares_cores: true}\n"
                           "sweep:\n"
                           "  runtime.host_lora: [inline, threads, processes]\n"

@@ -172,7 +172,8 @@ TEST_F(TraceRun, ChoosesPointsAndAWindow) {
 TEST_F(TraceRun, ReplaysARealRun) {
   const ProgramResult result = trace(
       "title: test\nmodel: tiny-15m\nhardware: cpu-uncalibrated\nbackend: cpu\n"
-      "runtime: {max_arrival_lag_s: 10}\nengine: {max_batch: 8, adapter_slots: 4}\n"
+      "runtime: {max_arrival_lag_s: 10, max_processor_loss: 1}\nengine: {max_batch: 8, "
+      "adapter_slots: 4}\n"
       "workload:\n  requests: 30\n  adapters: {count: 8, ranks: [4, 8]}\n"
       "  arrivals: {process: poisson, rate: 60}\n"
       "  lengths: {source: uniform, prompt_range: [1, 40], output_range: [1, 8]}\n"

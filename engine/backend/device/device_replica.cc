@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/threads.h"
 
 namespace servelab {
 namespace {
@@ -27,18 +28,21 @@ DeviceReplica::DeviceReplica(ReplicaId id, RealTimeline* timeline, AdapterSource
   for (std::size_t i = 0; i < kept.size() && !settings_.folds_adapters; ++i) {
     device_->hold(load_of(static_cast<AdapterId>(i)), kept[i]);
   }
-  leader_ = std::thread([this] { lead(); });
-  loader_ = std::thread([this] { serve_loads(); });
+  threads_ = start_threads(
+      2, [this](int thread) { thread == 0 ? lead() : serve_loads(); }, [this] { stop(); });
 }
 
-DeviceReplica::~DeviceReplica() {
+void DeviceReplica::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
-  leader_.join();
-  loader_.join();
+}
+
+DeviceReplica::~DeviceReplica() {
+  stop();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 Load DeviceReplica::load_of(AdapterId adapter) const {

@@ -45,6 +45,7 @@ class DeviceReplica {
     TimeNs at = 0;  // steady clock
     DeviceJob job;
   };
+  void stop();
   void lead();
   void serve_loads();
   void carry_out(const Submitted& submitted);
@@ -65,8 +66,7 @@ class DeviceReplica {
   std::deque<AdapterId> loads_;   // guarded
   std::optional<Submitted> job_;  // guarded
   bool stop_ = false;             // guarded
-  std::thread leader_;
-  std::thread loader_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace servelab

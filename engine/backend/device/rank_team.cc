@@ -1,19 +1,24 @@
 #include "engine/backend/device/rank_team.h"
 
+#include "engine/core/threads.h"
+
 namespace servelab {
 
 RankTeam::RankTeam(int ranks) : failures_(static_cast<std::size_t>(ranks)) {
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads_.emplace_back([this, rank] { serve(rank); });
-  }
+  threads_ = start_threads(
+      ranks, [this](int rank) { serve(rank); }, [this] { stop(); });
 }
 
-RankTeam::~RankTeam() {
+void RankTeam::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
+}
+
+RankTeam::~RankTeam() {
+  stop();
   for (std::thread& thread : threads_) thread.join();
 }
 

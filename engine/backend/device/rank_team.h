@@ -25,6 +25,7 @@ class RankTeam {
 
  private:
   void serve(int rank);
+  void stop();
 
   std::mutex calls_;  // one run() at a time
   std::mutex mutex_;

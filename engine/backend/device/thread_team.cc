@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/threads.h"
 
 namespace servelab {
 namespace {
@@ -33,15 +34,18 @@ ThreadTeam::ThreadTeam(int size, std::vector<int> cores)
       spins_(static_cast<std::size_t>(size) <= usable_cores().size() ? kSpinsBeforeYield : 0),
       cores_(std::move(cores)) {
   SL_CHECK(size >= 1, "a team has a member");
-  for (int member = 1; member < size; ++member) {
-    threads_.emplace_back([this, member] { serve(member); });
-  }
+  threads_ = start_threads(
+      size - 1, [this](int thread) { serve(thread + 1); }, [this] { stop(); });
 }
 
-ThreadTeam::~ThreadTeam() {
+void ThreadTeam::stop() {
   stop_.store(true);
   round_.fetch_add(1);
   round_.notify_all();
+}
+
+ThreadTeam::~ThreadTeam() {
+  stop();
   for (std::thread& thread : threads_) thread.join();
 }
 

@@ -14,6 +14,7 @@ namespace servelab {
 class ThreadTeam {
  public:
   // `size` >= 1 members. Member i > 0 is pinned to cores[i % cores.size()]; empty: not pinned.
+  // MachineError where there is no room for so many threads.
   ThreadTeam(int size, std::vector<int> cores);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -33,6 +34,7 @@ class ThreadTeam {
 
  private:
   void serve(int member);
+  void stop();
 
   const int size_;
   const int spins_;  // none where members share cores

@@ -19,6 +19,7 @@
 
 #include "engine/backend/host_lora/worker.h"
 #include "engine/core/check.h"
+#include "engine/core/threads.h"
 
 extern char** environ;
 
@@ -128,7 +129,9 @@ Processes::Processes(const HostLoraPlan& plan, const SharedMemory& exchange,
           std::make_unique<std::atomic<std::uint32_t>[]>(static_cast<std::size_t>(plan.workers))),
       workers_(static_cast<std::size_t>(plan.workers)) {
   std::tie(bell_, bell_rope_) = socket_pair();
-  watcher_ = std::thread([this] { watch(); });
+  watcher_ = std::move(start_threads(
+                           1, [this](int) { watch(); }, [] {})
+                           .front());
   std::unique_lock lock(mutex_);
   const auto deadline = std::chrono::steady_clock::now() + kStartPatience;
   for (int worker = 0; worker < plan.workers && failure_.empty();) {

@@ -15,6 +15,7 @@
 #include "engine/backend/host_lora/futex.h"
 #include "engine/backend/host_lora/worker.h"
 #include "engine/core/check.h"
+#include "engine/core/threads.h"
 
 namespace servelab::host_lora {
 namespace {
@@ -58,13 +59,17 @@ Team::Team(const TeamSettings& settings)
 }
 
 Team::~Team() {
+  stop();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Team::stop() {
   abandon();  // a round that nobody has finished
   board_->stop.store(1);
   for (int worker = 0; worker < settings_.plan.workers; ++worker) {
     wake_all(&board_->lines[worker].round);
   }
   wake_all(&board_->signal);
-  for (std::thread& thread : threads_) thread.join();
 }
 
 // Board, jobs, pieces, x and results, one behind the other.
@@ -115,12 +120,11 @@ void Team::lay_out() {
 }
 
 void Team::start_threads() {
-  for (int worker = 0; worker < settings_.plan.workers; ++worker) {
-    threads_.emplace_back([this, worker] {
-      pin_to_core(board_->layout.core[worker]);
-      serve_board(ops_, memory_, worker, [] { return false; });
-    });
-  }
+  const auto work = [this](int worker) {
+    pin_to_core(board_->layout.core[worker]);
+    serve_board(ops_, memory_, worker, [] { return false; });
+  };
+  threads_ = servelab::start_threads(settings_.plan.workers, work, [this] { stop(); });
   for (int worker = 0; worker < settings_.plan.workers; ++worker) {
     while (board_->lines[worker].ready.load() == 0) std::this_thread::yield();
   }

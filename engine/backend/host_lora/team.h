@@ -88,6 +88,7 @@ class Team {
 
   void lay_out();
   void start_threads();
+  void stop();
   void invite(int worker, int position, int of);
   bool is_process() const { return processes_ != nullptr; }
   bool await_signal(std::uint32_t number) const;

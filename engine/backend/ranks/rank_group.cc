@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/backend/ranks/gathering.h"
+#include "engine/core/threads.h"
 
 namespace servelab::ranks {
 namespace {
@@ -69,7 +70,9 @@ RankGroup::RankGroup(GroupSettings settings)
   if (::pipe2(ends, O_CLOEXEC) != 0) throw SpecError("no pipe can be made");
   wake_read_ = Descriptor(ends[0]);
   wake_write_ = Descriptor(ends[1]);
-  watcher_ = std::thread([this] { watch(); });
+  watcher_ = std::move(start_threads(
+                           1, [this](int) { watch(); }, [] {})
+                           .front());
 }
 
 RankGroup::~RankGroup() {

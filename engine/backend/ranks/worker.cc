@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "engine/backend/ranks/rank_device.h"
+#include "engine/core/threads.h"
 
 namespace servelab::ranks {
 namespace {
@@ -151,18 +152,22 @@ class Worker {
         device_(&settings.device, settings.patience) {}
 
   int run() {
-    std::thread steps([this] { serve(Purpose::kSteps); });
-    std::thread loads([this] { serve(Purpose::kLoads); });
+    std::vector<std::thread> threads = start_threads(
+        2, [this](int thread) { serve(thread == 0 ? Purpose::kSteps : Purpose::kLoads); },
+        [this] { close(); });
     const int code = listen();
     // Rank 0 has closed its devices, or has failed; either way no more commands come.
-    over_ = true;
-    for (const auto& connection : connections_) ::shutdown(connection->descriptor(), SHUT_RDWR);
-    steps.join();
-    loads.join();
+    close();
+    for (std::thread& thread : threads) thread.join();
     return code;
   }
 
  private:
+  void close() {
+    over_ = true;
+    for (const auto& connection : connections_) ::shutdown(connection->descriptor(), SHUT_RDWR);
+  }
+
   // Commands of one connection, until it ends.
   void serve(Purpose purpose) {
     Connection& connection = *connections_[static_cast<std::size_t>(purpose)];

@@ -35,6 +35,12 @@ constexpr const char* kTail = "techniques: [slora]\n";      // 9
 
 std::string small() { return std::string(kHead) + kWorkload + kTail; }
 
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
 class SpecTest : public ::testing::Test {
  protected:
   Spec load(const std::string& text) {
@@ -407,6 +413,12 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"not_yaml", "title: [\n", {"case.yaml:", "not valid YAML"}},
         Mistake{"key_twice", with("seeds: 1\nseeds: 2\n"), {"case.yaml:11:1:", "given twice"}},
         Mistake{"empty_file", "", {"case.yaml:1:1:", "must be a map"}},
+        Mistake{"nested_without_end",
+                small() + "x: " + std::string(100'000, '[') + std::string(100'000, ']') + "\n",
+                {"case.yaml:10:68: nested deeper than 64 levels"}},
+        Mistake{"values_without_end",
+                small() + "x: [a" + repeated(",a", 1'000'000) + "]\n",
+                {"case.yaml:10:", "more than a million values"}},
         Mistake{"target_twice",
                 with("lora: {targets: [q, k, q]}\n"),
                 {"case.yaml:10:24:", "'targets' has 'q' twice"}},
