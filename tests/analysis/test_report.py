@@ -103,7 +103,7 @@ def test_claims_without_results_are_open_and_say_why(made):
     assert "open" in text and "No spec expects it yet." in text
     assert "to be computed: factor requests_per_s of muxserve over spatial or temporal" in text
     later = Page(html).ids["claim-placement-tab05-fast"]
-    assert "to be computed: mean wall-clock time of one placement" in later
+    assert "on 4 GPUs: what is drawn has no times" in later
 
 
 def test_counts_are_those_of_the_verdicts(made):
