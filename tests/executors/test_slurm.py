@@ -27,20 +27,6 @@ REASON = slurm_cluster.why_not() or ("" if SERVELAB.exists() else f"{SERVELAB} i
 # One cluster for all: with pytest-xdist they go to one worker.
 pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON), pytest.mark.xdist_group("slurm")]
 
-SPEC = """
-title: a sweep for tests
-model: llama-2-7b
-hardware: a800-80g
-workload:
-  requests: {requests}
-  adapters: {{count: 8, ranks: [8]}}
-  arrivals: {{process: poisson, rate: 10}}
-  lengths: {{source: lognormal, prompt: 60, output: 30}}
-sweep: {{workload.arrivals.rate: [5, 10]}}
-techniques: [slora, unmerged-only]
-seeds: {seeds}
-"""
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -56,7 +42,8 @@ class Sweep:
         self.cluster = cluster
         self.folder = folder / "a folder, 100% odd"
         self.folder.mkdir()
-        (self.folder / "sweep.yaml").write_text(SPEC.format(requests=requests, seeds=points // 4))
+        spec = kill_sweep.SPEC.format(requests=requests, seeds=points // 4)
+        (self.folder / "sweep.yaml").write_text(spec)
 
     def command(self, out: str, *more: str) -> list[str]:
         return [str(SERVELAB), "run", "sweep.yaml", "--out", out, "--experiments",
