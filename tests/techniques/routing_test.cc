@@ -15,6 +15,7 @@ constexpr std::size_t kReplicas = 5;
 struct Sight {
   RoutedRequest request;
   std::vector<std::size_t> unfinished;  // by replica
+  std::vector<bool> has_room;           // for another batch slot, and for the prompt's KV
   std::size_t adapters = 0;
   std::size_t routed = 0;  // requests before
 };
@@ -32,9 +33,14 @@ class Watched final : public ClusterPolicy {
     fields.bind(params.empty() ? ConfigNode{} : parse_yaml(params, "test"), "test");
   }
   ReplicaId route(const RoutedRequest& request, const ClusterView& view) override {
-    Sight sight{request, {}, view.adapter_table().size(), routed_++};
+    Sight sight{request, {}, {}, view.adapter_table().size(), routed_++};
     for (const ReplicaView* replica : view.candidates(request)) {
       sight.unfinished.push_back(replica->unfinished());
+      const int wanted = request.prompt_tokens + 1;  // tokens, in whole blocks
+      const int block = replica->kv().block_tokens();
+      sight.has_room.push_back(replica->unfinished() <
+                                   static_cast<std::size_t>(replica->limits().max_batch) &&
+                               (wanted + block - 1) / block <= replica->kv().free_blocks());
     }
     const ReplicaId to = policy_->route(request, view);
     EXPECT_EQ(index(to), oracle_(sight)) << name_ << ", request " << sight.routed;
@@ -84,6 +90,18 @@ TEST(Routing, RandomIsTheRequestsOwnDraw) {
 
 TEST(Routing, LeastLoadedIsTheFirstOfTheLeast) {
   expect_choices("least-loaded", "", [](const Sight& s) { return emptiest(s.unfinished); });
+}
+
+// Of ties the first; where nobody has room, the emptiest.
+TEST(Routing, FullestFitIsTheFullestWithRoom) {
+  expect_choices("fullest-fit", "", [](const Sight& s) {
+    std::size_t best = kReplicas;
+    for (std::size_t i = 0; i < s.unfinished.size(); ++i) {
+      if (!s.has_room[i]) continue;
+      if (best == kReplicas || s.unfinished[i] > s.unfinished[best]) best = i;
+    }
+    return best < kReplicas ? best : emptiest(s.unfinished);
+  });
 }
 
 // Adapters dealt out evenly in id order; the base model's requests go round by their own number.
