@@ -17,8 +17,9 @@ class TemplatePolicy final : public ReplicaPolicy {
 
   bool plan(const ReplicaView& view, StepPlan* out) override {
     builder_.begin(view, out, max_batch_);
+    oldest_requests(view, max_batch_, &batch_);
     out->repeats = StepPlan::kAlways;
-    return add_oldest(view, max_batch_, &builder_, &batch_) > 0;
+    return add_batch(view, batch_, &builder_) > 0;
   }
 
  private:

@@ -55,7 +55,7 @@ BENCHMARK_CAPTURE(BM_Run, hour_poisson_slora, "hour_poisson", "slora", kHourBoun
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(BM_Run, hour_poisson_punica, "hour_poisson", "punica", kHourBoundS)
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Run, hour_poisson_template, "hour_poisson", "template", kHourBoundS)
+BENCHMARK_CAPTURE(BM_Run, hour_poisson_unmerged, "hour_poisson", "unmerged-only", kHourBoundS)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(BM_Run, hour_saturated_slora, "hour_saturated", "slora", kSaturatedBoundS)
     ->Unit(benchmark::kMillisecond);
